@@ -1,0 +1,31 @@
+# Each target sets up what it needs. `make VENV=path` uses an environment that lies elsewhere.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+export PYTHONPATH := src
+
+.PHONY: install demo test check format
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/python -m fastmoco show pocket/shapes
+	$(BIN)/python examples/one_batch.py
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
