@@ -1,0 +1,121 @@
+"""Encoders by name: torchvision ResNets cut into stages, and any timm model as `timm/NAME`."""
+
+import copy
+import difflib
+import inspect
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fastmoco.samples import EMBEDDING, IMAGE
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2")
+# Without a suffix the stem is ImageNet's; "-small" is a 3x3 convolution of stride 1, no max-pool, for up to 64 px.
+NAMES = tuple(name + stem for name in RESNETS for stem in ("", "-small"))
+
+
+class ResNet(nn.Module):
+    """A torchvision ResNet without its classifier. The state dict of `net` has torchvision's own keys."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        import torchvision
+
+        builder, _, stem = name.partition("-")
+        net = getattr(torchvision.models, builder)(zero_init_residual=True)
+        self.width: int = net.fc.in_features
+        net.fc = nn.Identity()
+        if stem == "small":
+            net.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+            nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+            net.maxpool = nn.Identity()
+        self.net: Any = net
+
+    def forward(
+        self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
+    ) -> Float[Tensor, " b *out"]:
+        """From after one stage to after another: 0 is the image, 1 to 4 are maps, 5 is the pooled embedding."""
+        net = self.net
+        stages = (
+            (net.conv1, net.bn1, net.relu, net.maxpool, net.layer1),
+            (net.layer2,),
+            (net.layer3,),
+            (net.layer4,),
+            (net.avgpool, nn.Flatten()),
+        )
+        for stage in stages[start:stop]:
+            for layer in stage:
+                x = layer(x)
+        return x
+
+    def admit(self, height: int, width: int) -> None:
+        """A ResNet takes images of every size."""
+
+
+class Timm(nn.Module):
+    """Any timm model without its classifier, for whole images only. The state dict of `net` has timm's own keys."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        import timm
+
+        self.name = name
+        with torch.device("meta"):
+            draft = timm.create_model(name, num_classes=0)
+        # A ViT must take patches smaller than its native images: timm then resamples the position embedding.
+        options = inspect.signature(type(draft)).parameters
+        dynamic: dict[str, Any] = {"dynamic_img_size": True} if "dynamic_img_size" in options else {}
+        net: Any = timm.create_model(name, num_classes=0, **dynamic)
+        self.width: int = net.head_hidden_size
+        self.net = net
+
+    def forward(
+        self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
+    ) -> Float[Tensor, "b width"]:
+        assert (start, stop) == (IMAGE, EMBEDDING), "a recipe with a timm encoder encodes whole images"
+        net: Any = self.net
+        embedding: Tensor = net.forward_head(net.forward_features(x), pre_logits=True)
+        return embedding
+
+    def admit(self, height: int, width: int) -> None:
+        """Try an image of this size without computing anything, and say so if the model cannot take it."""
+        try:
+            copy.deepcopy(self.net).to("meta").eval()(torch.empty(1, 3, height, width, device="meta"))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason}") from None
+
+
+Encoder = ResNet | Timm
+
+
+def build(name: str) -> Encoder:
+    """A new encoder with random weights."""
+    check(name)
+    if not name.startswith("timm/"):
+        return ResNet(name)
+    import timm
+
+    model = name.removeprefix("timm/")
+    if not timm.is_model(model):
+        raise ValueError(unknown("encoder", name, [f"timm/{known}" for known in timm.list_models()]))
+    return Timm(model)
+
+
+def check(name: str) -> None:
+    """Refuse an unknown name; names in timm are checked when built, so that a recipe needs no timm to be read."""
+    if name not in NAMES and not name.startswith("timm/"):
+        raise ValueError(unknown("encoder", name, [*NAMES, "timm/NAME"]))
+
+
+def whole_only(name: str) -> bool:
+    """Whether an encoder cannot be stopped between its stages."""
+    return name.startswith("timm/")
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The line for a name that does not exist, with the nearest ones that do."""
+    near = difflib.get_close_matches(name, known, n=4, cutoff=0.4) or known[:8]
+    return f"unknown {kind} {name!r}; the nearest known: {', '.join(near)}"

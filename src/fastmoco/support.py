@@ -1,0 +1,41 @@
+"""NNCLR's support set: the targets of earlier steps, among which a target finds its nearest neighbour."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fastmoco.distributed import gather
+
+
+class Support(nn.Module):
+    """A first-in first-out set of unit vectors.
+
+    A look-up never returns a target of its own step: `forward` only notes what to keep, and `store` keeps it later.
+    """
+
+    vectors: Tensor
+    next: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        # The paper does not say how the set starts; we fill it with random directions, as NNCLR's reimplementations do.
+        self.register_buffer("vectors", F.normalize(torch.randn(size, width), dim=1))
+        self.register_buffer("next", torch.zeros((), dtype=torch.long))
+        self.noted: list[Tensor] = []
+
+    @torch.no_grad()
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+        """The nearest vector of the set for each embedding, by cosine."""
+        unit = F.normalize(x.float(), dim=1)
+        self.noted.append(unit)
+        return self.vectors[(unit @ self.vectors.T).argmax(dim=1)]
+
+    @torch.no_grad()
+    def store(self) -> None:
+        """Let the targets noted since the last call, of every view and every rank, replace the oldest vectors."""
+        new = torch.cat([gather(unit) for unit in self.noted])[-len(self.vectors) :]
+        places = (self.next + torch.arange(len(new), device=new.device)) % len(self.vectors)
+        self.vectors[places] = new
+        self.next.copy_((self.next + len(new)) % len(self.vectors))
+        self.noted.clear()
