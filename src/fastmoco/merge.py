@@ -1,0 +1,94 @@
+"""Ways to merge the embeddings of several patches into one (Eq. 4, and section 5.5 on combination methods)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fastmoco.patches import ring, subsets
+from fastmoco.samples import Group
+
+
+@runtime_checkable
+class Merge(Protocol):
+    def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
+        """Which patches go together; raises ValueError if this cannot be."""
+
+    def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
+        """The first members of all groups, then the second ones, and so on, as one stack."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Eq. 4: the plain average."""
+
+    def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
+        return subsets(patches, n, grid, count)
+
+    def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
+        return reduce(torch.add, members) / len(members)
+
+
+@dataclass(frozen=True)
+class Max:
+    """The largest value of each channel."""
+
+    def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
+        return subsets(patches, n, grid, count)
+
+    def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
+        return reduce(torch.maximum, members)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """gamma for the first of two patches and 1 - gamma for the second.
+
+    Every patch is first exactly once, so that gamma -> 1 gives the patches themselves (Figure 4a).
+    """
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma={self.gamma} is not a weight; use a number from 0 to 1")
+
+    def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
+        if n != 2 or patches < 2:
+            raise ValueError(f"a weighted average is of n=2 patches, not of n={n} from {patches}")
+        if count not in (None, patches):
+            raise ValueError(
+                f"count={count}: a weighted average makes one sample per patch, {patches} here; leave count out"
+            )
+        return ring(patches, grid)
+
+    def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
+        first, second = members
+        return self.gamma * first + (1 - self.gamma) * second
+
+
+@dataclass(frozen=True)
+class Beta:
+    """As `Weighted`, with gamma drawn from Beta(alpha, alpha) (Figure 4b)."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ValueError(f"alpha={self.alpha} gives no Beta distribution; use a positive number")
+
+    def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
+        if n != 2:
+            raise ValueError(f"Beta weights are for n=2 patches, not for n={n}")
+        return subsets(patches, n, grid, count)
+
+    def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
+        first, second = members
+        # The paper does not say how often gamma is drawn; we draw one for every combination of every image.
+        alpha = torch.full((*first.shape[:2], 1), self.alpha, device=first.device)
+        gamma = torch.distributions.Beta(alpha, alpha, validate_args=False).sample()
+        return gamma * first + (1 - gamma) * second
