@@ -1,0 +1,47 @@
+"""The paper's evaluation protocols as values (section 4.2 and the appendix)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Table 6: a linear classifier on the frozen encoder, LARS without weight decay. The rate is absolute."""
+
+    epochs: int = 90
+    lr: float = 0.8
+    batch: int = 4096
+
+
+@dataclass(frozen=True)
+class Semi:
+    """Table 2: fine-tuning on a part of the labels, SGD with Nesterov 0.9, the rate x0.2 at 60 % and 80 %."""
+
+    fraction: float
+    epochs: int
+    lr: float  # of the classifier, as printed in the paper
+    encoder_lr: float
+    batch: int = 256
+
+
+@dataclass(frozen=True)
+class Detect:
+    """Table 3: R50-C4 with all weights fine-tuned, the rate x0.1 at the milestones."""
+
+    dataset: Literal["voc", "coco"]
+    iterations: int
+    milestones: tuple[int, ...]
+    lr: float = 1e-2  # of the heads
+    encoder_lr: float = 1e-3
+    batch: int = 16
+    trials: int = 1
+
+
+linear_100 = Linear()
+linear_20 = Linear(epochs=10, lr=1.6)  # after 20 epochs of pre-training
+semi_1 = Semi(0.01, epochs=60, lr=5e2, encoder_lr=0.0)
+semi_10 = Semi(0.10, epochs=20, lr=5e2, encoder_lr=1e-6)
+voc = Detect("voc", 24_000, (18_000, 22_000), trials=3)
+coco = Detect("coco", 90_000, (60_000, 80_000))  # the 1x schedule
+
+Protocol = Linear | Semi | Detect

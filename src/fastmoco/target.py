@@ -1,0 +1,51 @@
+"""Where targets come from: a slowly moving copy of the online branch, or the online branch itself without gradient."""
+
+import copy
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from fastmoco.branch import Branch
+
+
+@runtime_checkable
+class Target(Protocol):
+    def copy(self, online: Branch) -> Branch | None:
+        """The branch that makes the targets, or None if that is the online branch."""
+
+    def update(self, online: Branch, copied: Branch) -> None:
+        """Bring the copy up to date after an optimiser step."""
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Eq. 1: an exponential moving average of encoder and projector."""
+
+    alpha: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha={self.alpha} is not a momentum; use a number from 0 to 1, such as 0.99")
+
+    def copy(self, online: Branch) -> Branch:
+        # The paper does not say how the target starts; the official code draws it anew. We copy, as MoCo v3 does.
+        return Branch(copy.deepcopy(online.encoder), copy.deepcopy(online.projector)).requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, online: Branch, copied: Branch) -> None:
+        """Parameters only: the copy normalises by its own batches and keeps its own running statistics."""
+        for ours, theirs in ((online.encoder, copied.encoder), (online.projector, copied.projector)):
+            for source, moving in zip(ours.parameters(), theirs.parameters(), strict=True):
+                moving.lerp_(source, 1 - self.alpha)
+
+
+@dataclass(frozen=True)
+class StopGradient:
+    """SimSiam: the online branch is its own target."""
+
+    def copy(self, online: Branch) -> None:
+        return None
+
+    def update(self, online: Branch, copied: Branch) -> None:
+        raise AssertionError("there is no copy to update")
