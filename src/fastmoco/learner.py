@@ -1,0 +1,83 @@
+"""From a batch of views to a loss. The training loop knows only `forward` and `update`."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fastmoco import encoder
+from fastmoco.branch import Branch
+from fastmoco.distributed import gather, rank
+from fastmoco.heads import mlp
+from fastmoco.pairs import meetings
+from fastmoco.recipe import Recipe, View
+from fastmoco.samples import Samples, join
+from fastmoco.steps import Nearest, Predict, follow
+from fastmoco.support import Support
+
+
+class Learner(nn.Module):
+    """The branches of a recipe, and one step of its method."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        eye = encoder.build(recipe.encoder)
+        for plan in (*recipe.plans("online"), *recipe.plans("target")):
+            eye.admit(plan.height, plan.width)
+        width = recipe.projector.widths[-1]
+        predictor = mlp(width, recipe.predictor) if recipe.uses(Predict) else None
+        self.online = Branch(eye, mlp(eye.width, recipe.projector), predictor)
+        # None, and not a second name of the online branch, which would put every weight into the state dict twice.
+        self.momentum = recipe.target.copy(self.online)
+        if recipe.uses(Nearest):
+            self.target.support = Support(recipe.support, width)
+
+    @property
+    def target(self) -> Branch:
+        """The branch that makes the targets."""
+        return self.online if self.momentum is None else self.momentum
+
+    def forward(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> Float[Tensor, ""]:
+        """The mean over all pairs. A batch holds the crops of each row of the table of views."""
+        samples, targets = self.encode(batch)
+        everyone = gather(targets.x.transpose(0, 1))
+        own = rank() * targets.x.shape[1] + torch.arange(targets.x.shape[1], device=targets.x.device)
+        met = meetings(self.recipe.pairs, samples.seen, targets.seen)
+        losses = [
+            self.recipe.contrast(samples.x[list(group)], everyone[:, number], own) for number, group in enumerate(met)
+        ]
+        return torch.cat(losses).mean()
+
+    def encode(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> tuple[Samples, Samples]:
+        """All samples and all targets of a batch."""
+        samples, targets = [], []
+        first = 0
+        for view, x in zip(self.recipe.views, batch, strict=True):
+            crops = Samples(x, tuple(frozenset({first + crop}) for crop in range(view.count)))
+            first += view.count
+            if self.one_pass(view):
+                target = follow(view.target, crops, self.online)
+                targets.append(target.detach())
+                samples.append(follow(view.online[len(view.target) :], target, self.online))
+                continue
+            if view.target:
+                with torch.no_grad():
+                    targets.append(follow(view.target, crops, self.target))
+            if view.online:
+                samples.append(follow(view.online, crops, self.online))
+        return join(samples), join(targets)
+
+    def one_pass(self, view: View) -> bool:
+        """Whether the target is a point on the online path, as in SimSiam, so that one pass makes both."""
+        begins = view.online[: len(view.target)] == view.target
+        return self.momentum is None and len(view.target) > 0 and begins
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After the optimiser's step: move the target branch (Eq. 1), and store this step's targets in the support."""
+        if self.momentum is not None:
+            self.recipe.target.update(self.online, self.momentum)
+        if self.target.support is not None:
+            self.target.support.store()
