@@ -1,0 +1,66 @@
+"""Every row of the paper by name: one module per table or figure, one name per row; and a user's own `file.py:name`."""
+
+import importlib
+import runpy
+import traceback
+from pathlib import Path
+
+from fastmoco.encoder import unknown
+from fastmoco.recipe import Recipe, Row
+
+TABLES = (
+    *("table1", "table2", "table3", "table4a", "table4b", "table7", "table8"),
+    *("figure3a", "figure3b", "figure4a", "figure4b", "figure5", "figure6"),
+    *("text", "pocket"),
+)
+
+
+def find(name: str) -> Row:
+    """A row by `table4a/fast_moco`, or from a user's own file by `my.py:name`."""
+    table, _, _ = name.partition("/")
+    known = rows(_file(name) or (table if table in TABLES else ""))
+    if name not in known:
+        raise ValueError(unknown("row", name, list(known)) + " (`fastmoco recipes` lists all)")
+    return known[name]
+
+
+def rows(name: str = "") -> dict[str, Row]:
+    """All rows by their full names, or those of one table, of a user's own `my.py`, or just `my.py:name`."""
+    if name.endswith(".py"):
+        return {f"{name}:{row}": value for row, value in _run(name).items()}
+    if _file(name):
+        return {name: find(name)}
+    if name and name not in TABLES:
+        raise ValueError(unknown("table", name, [*TABLES, "my.py"]))
+    modules = {table: importlib.import_module(f"fastmoco.recipes.{table}") for table in ([name] if name else TABLES)}
+    return {
+        f"{table}/{row}": value
+        for table, module in modules.items()
+        for row, value in vars(module).items()
+        if isinstance(value, Row)
+    }
+
+
+def _file(name: str) -> str:
+    """The file of `my.py:name`, or nothing."""
+    file, colon, _ = name.rpartition(":")
+    return file if colon and file.endswith(".py") else ""
+
+
+def _run(file: str) -> dict[str, Row]:
+    """The rows of a user's file, which is Python and is run; a recipe in it need not be wrapped as a row."""
+    if not Path(file).is_file():
+        raise ValueError(f"no file {file!r}; give the path of a Python file that holds recipes")
+    try:
+        names = runpy.run_path(file)
+    except Exception as error:
+        # Whatever goes wrong in a user's file is told by its line, not by a traceback through this package.
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{file}, line {line}: {kind}{' '.join(str(error).split())}") from None
+    found = {name: Row(value) if isinstance(value, Recipe) else value for name, value in names.items()}
+    rows = {name: value for name, value in found.items() if isinstance(value, Row) and not name.startswith("_")}
+    if not rows:
+        raise ValueError(f"{file} holds no recipe; assign a Recipe or a Row to a name in it")
+    return rows

@@ -1,0 +1,40 @@
+"""Pocket recipes: Fast-MoCo and MoCo v3 for small images, on one GPU or none. Not from the paper.
+
+A small set has no use for 2048 wide heads or for tau = 1, at which neighbours stay far apart within few epochs.
+"""
+
+from dataclasses import replace
+
+from fastmoco.contrast import InfoNCE
+from fastmoco.heads import MLP
+from fastmoco.methods import both, encode, patches
+from fastmoco.optim import SGD
+from fastmoco.recipe import Recipe, Row
+
+# timm's smallest ResNet, 4 M multiply-adds at 32 px: two cores must see it learn within a minute.
+_shapes = Recipe(
+    both(patches, size=32),
+    contrast=InfoNCE(0.2),
+    encoder="timm/test_resnet",
+    projector=MLP((256, 256), last="norm"),
+    predictor=MLP((128, 256)),
+    optim=SGD(lr=0.05),
+    epochs=20,
+    batch=128,
+)
+_imagenette = Recipe(both(patches, size=128), contrast=InfoNCE(0.2), encoder="resnet18", epochs=100, batch=256)
+_cifar10 = replace(
+    _imagenette,
+    views=both(patches, size=32),
+    encoder="resnet18-small",
+    optim=SGD(weight_decay=5e-4),
+    epochs=200,
+    batch=512,
+)
+
+shapes = Row(_shapes)
+shapes_mocov3 = Row(replace(_shapes, views=both(encode, size=32)))
+imagenette = Row(_imagenette)
+imagenette_mocov3 = Row(replace(_imagenette, views=both(encode, size=128)))
+cifar10 = Row(_cifar10)
+cifar10_mocov3 = Row(replace(_cifar10, views=both(encode, size=32)))
