@@ -1,0 +1,5 @@
+"""`python -m fastmoco` is the same as `fastmoco`, which is what torchrun needs."""
+
+from fastmoco.cli import main
+
+main()

@@ -1,0 +1,59 @@
+"""What a recipe costs, counted without computing it: parameters of each network, multiply-adds of each view."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fastmoco.branch import Branch
+from fastmoco.learner import Learner
+from fastmoco.recipe import Recipe
+from fastmoco.samples import Samples
+from fastmoco.steps import Path, follow
+
+BATCH = 2  # a norm needs two images; counts are per image
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiply-adds are per image, by network, one entry for each view; an empty one is no pass of its own."""
+
+    parameters: Mapping[str, int]
+    online: tuple[Mapping[str, int], ...]
+    target: tuple[Mapping[str, int], ...]
+
+
+def measure(recipe: Recipe) -> Cost:
+    """The cost of a forward pass, norms and other cheap operations left out."""
+    with torch.device("meta"):
+        learner = Learner(recipe)
+    online, target = [], []
+    for view in recipe.views:
+        x = torch.empty(view.count, BATCH, 3, view.size, view.size, device="meta")
+        crops = Samples(x, tuple(frozenset({crop}) for crop in range(view.count)))
+        online.append(_count(view.online, crops, learner.online))
+        target.append({} if learner.one_pass(view) else _count(view.target, crops, learner.target))
+    parameters = {name: sum(p.numel() for p in net.parameters()) for name, net in learner.online.named_children()}
+    return Cost(parameters, tuple(online), tuple(target))
+
+
+@torch.no_grad()
+def _count(path: Path, crops: Samples, branch: Branch) -> dict[str, int]:
+    """Multiply-adds by network for one path, read off a counter before and after each network's passes."""
+    spent: dict[str, int] = {}
+    if not path:
+        return spent
+    with FlopCounterMode(display=False) as counter:
+
+        def tally(sign: int, name: str) -> None:
+            spent[name] = spent.get(name, 0) + sign * counter.get_total_flops() // (2 * BATCH)
+
+        hooks = []
+        for name, net in branch.named_children():
+            hooks.append(net.register_forward_pre_hook(lambda *_, name=name: tally(-1, name)))
+            hooks.append(net.register_forward_hook(lambda *_, name=name: tally(1, name)))
+        follow(path, crops, branch)
+    for hook in hooks:
+        hook.remove()
+    return spent

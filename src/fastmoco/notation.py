@@ -1,0 +1,193 @@
+"""Recipes as text: read a value without running code, change a value by its path, write a value briefly."""
+
+import ast
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from fastmoco import contrast, heads, merge, optim, pairs, protocols, recipe, steps, target
+from fastmoco.encoder import unknown
+from fastmoco.recipe import Recipe, Row
+
+NAMES: dict[str, Any] = {
+    name: value
+    for module in (steps, merge, target, contrast, pairs, heads, optim, protocols, recipe)
+    for name, value in vars(module).items()
+    if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == module.__name__
+    if value is not Row
+}
+
+
+def read(text: str) -> Any:
+    """The value that `repr` or `brief` wrote: only the kernel's own names and literals; nothing is imported or run."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"cannot read {text[:60]!r}; write a value such as 0.1 or (Encode(), Project())") from None
+
+
+def brief(value: object) -> str:
+    """As `repr`, without the fields that have their default: `Combine(2, count=4)`, `Encode`."""
+    if isinstance(value, tuple):
+        return f"({', '.join(brief(item) for item in value)}{',' * (len(value) == 1)})"
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    parts: list[str] = []
+    for number, field in enumerate(dataclasses.fields(value)):
+        item = getattr(value, field.name)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if item != default:
+            parts.append(brief(item) if number == len(parts) else f"{field.name}={brief(item)}")
+    return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
+
+
+def override(value: Recipe, settings: Iterable[str]) -> Recipe:
+    """The recipe with settings such as `optim.lr=0.15`, `views.0.size=128` or, for every view, `views.*.size=128`.
+
+    All settings are made before the recipe is checked, so that two that belong together can come in any order.
+    """
+    opened = _open(value)
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting}: not NAME=VALUE; write for example optim.lr=0.15")
+        try:
+            _set(opened, Recipe, path.strip().split("."), text.strip())
+        except ValueError as error:
+            raise ValueError(f"--set {setting}: {error}") from None
+    changed = _close(opened)
+    assert isinstance(changed, Recipe)
+    return changed
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as literal):
+            return literal
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.Tuple(elts=items):
+            return tuple(_value(item) for item in items)
+        case ast.Name(id=name):
+            return _make(name, [], [])
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            return _make(name, args, keywords)
+    raise ValueError(
+        f"{ast.unparse(node)[:60]!r} is not a value of a recipe; use numbers, words in quotes, tuples and steps"
+    )
+
+
+def _make(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Any:
+    """A value of the kernel from its written form, each field checked before anything is made of it."""
+    if name not in NAMES:
+        raise ValueError(unknown("name", name, sorted(NAMES)))
+    kind = NAMES[name]
+    names = [field.name for field in dataclasses.fields(kind)]
+    if len(args) > len(names):
+        raise ValueError(f"{name} takes {len(names)} values ({', '.join(names)}), not {len(args)}")
+    given = dict(zip(names, args, strict=False))
+    for keyword in keywords:
+        if keyword.arg not in names:
+            raise ValueError(unknown(f"field of {name}", str(keyword.arg), names))
+        if keyword.arg in given:
+            raise ValueError(f"{name} is given {keyword.arg} twice")
+        given[keyword.arg] = keyword.value
+    values = {each: _value(node) for each, node in given.items()}
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if field.name in values:
+            if not _fits(values[field.name], hints[field.name]):
+                raise ValueError(f"{name}: {field.name}={values[field.name]!r} is not {_spell(hints[field.name])}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{name} needs {field.name}: {_spell(hints[field.name])}")
+    return kind(**values)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of the type that a field asks for."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return value in parts
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if typing.get_origin(hint) is tuple:
+        wanted = parts[:1] * len(value) if isinstance(value, tuple) and parts[-1] is Ellipsis else parts
+        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _spell(hint: Any) -> str:
+    plain = {int: "a whole number", float: "a number", bool: "True or False", str: "a word", types.NoneType: "None"}
+    if typing.get_origin(hint) is typing.Literal or isinstance(hint, types.UnionType):
+        parts = typing.get_args(hint)
+        return " or ".join(repr(part) if isinstance(part, str) else _spell(part) for part in parts)
+    if typing.get_origin(hint) is tuple:
+        return f"a tuple of {_spell(typing.get_args(hint)[0])}"
+    return plain.get(hint, str(getattr(hint, "__name__", hint)))
+
+
+@dataclasses.dataclass
+class _Opened:
+    """A value of the kernel taken apart, so that its fields can be set before it is checked as a whole."""
+
+    kind: Any
+    fields: dict[str, Any]
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_open(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    return _Opened(type(value), {field.name: _open(getattr(value, field.name)) for field in dataclasses.fields(value)})
+
+
+def _close(opened: Any) -> Any:
+    if isinstance(opened, list):
+        return tuple(_close(item) for item in opened)
+    if isinstance(opened, _Opened):
+        return opened.kind(**{name: _close(item) for name, item in opened.fields.items()})
+    return opened
+
+
+def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
+    """The opened value with the place at the end of the path set to what the text says, which must be of its type."""
+    if not path:
+        return _open(_parse(text, hint))
+    name, *rest = path
+    if isinstance(opened, _Opened):
+        if name not in opened.fields:
+            raise ValueError(unknown(f"{opened.kind.__name__} field", name, list(opened.fields)))
+        opened.fields[name] = _set(opened.fields[name], typing.get_type_hints(opened.kind)[name], rest, text)
+        return opened
+    if isinstance(opened, list):
+        places = range(len(opened)) if name == "*" else [int(name)] if name.isdecimal() else []
+        if not places or max(places) >= len(opened):
+            raise ValueError(f"unknown place {name!r}; use 0 to {len(opened) - 1}, or * for all")
+        parts = typing.get_args(hint)
+        for place in places:
+            opened[place] = _set(opened[place], parts[0] if parts[-1] is Ellipsis else parts[place], rest, text)
+        return opened
+    raise ValueError(f"{opened!r} has nothing inside it; leave out {'.'.join(path)!r}")
+
+
+def _parse(text: str, hint: Any) -> Any:
+    """A value of the wanted type; words need no quotes."""
+    if _fits(text, hint):
+        return text
+    try:
+        value = read(text)
+    except ValueError:
+        if hint in (int, float, bool):
+            raise ValueError(f"expected {_spell(hint)}, got {text}") from None
+        raise
+    if not _fits(value, hint):
+        raise ValueError(f"expected {_spell(hint)}, got {text}")
+    return value
