@@ -73,7 +73,7 @@ class Timm(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
-    ) -> Float[Tensor, "b width"]:
+    ) -> Float[Tensor, "b d"]:
         assert (start, stop) == (IMAGE, EMBEDDING), "a recipe with a timm encoder encodes whole images"
         net: Any = self.net
         embedding: Tensor = net.forward_head(net.forward_features(x), pre_logits=True)

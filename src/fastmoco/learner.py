@@ -11,6 +11,7 @@ from fastmoco.branch import Branch
 from fastmoco.distributed import gather, rank
 from fastmoco.heads import mlp
 from fastmoco.pairs import meetings
+from fastmoco.patches import take
 from fastmoco.recipe import Recipe, View
 from fastmoco.samples import Samples, join
 from fastmoco.steps import Nearest, Predict, follow
@@ -45,9 +46,7 @@ class Learner(nn.Module):
         everyone = gather(targets.x.transpose(0, 1))
         own = rank() * targets.x.shape[1] + torch.arange(targets.x.shape[1], device=targets.x.device)
         met = meetings(self.recipe.pairs, samples.seen, targets.seen)
-        losses = [
-            self.recipe.contrast(samples.x[list(group)], everyone[:, number], own) for number, group in enumerate(met)
-        ]
+        losses = [self.recipe.contrast(take(samples.x, group), everyone[:, i], own) for i, group in enumerate(met)]
         return torch.cat(losses).mean()
 
     def encode(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> tuple[Samples, Samples]:

@@ -1,6 +1,7 @@
 """Recipes as text: read a value without running code, change a value by its path, write a value briefly."""
 
 import ast
+import contextlib
 import dataclasses
 import math
 import types
@@ -99,28 +100,35 @@ def _make(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Any:
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if field.name in values:
-            if not _fits(values[field.name], hints[field.name]):
-                raise ValueError(f"{name}: {field.name}={values[field.name]!r} is not {_spell(hints[field.name])}")
+            try:
+                values[field.name] = _fit(values[field.name], hints[field.name])
+            except ValueError as error:
+                raise ValueError(f"{field.name} of {name}: {error}") from None
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{name} needs {field.name}: {_spell(hints[field.name])}")
     return kind(**values)
 
 
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a value is of the type that a field asks for."""
+def _fit(value: Any, hint: Any) -> Any:
+    """The value as a field of this type holds it: a whole number becomes a float where one is asked for."""
     parts = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return value in parts
     if isinstance(hint, types.UnionType):
-        return any(_fits(value, part) for part in parts)
-    if typing.get_origin(hint) is tuple:
-        wanted = parts[:1] * len(value) if isinstance(value, tuple) and parts[-1] is Ellipsis else parts
-        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+        for part in parts:
+            with contextlib.suppress(ValueError):
+                return _fit(value, part)
+    elif typing.get_origin(hint) is tuple and isinstance(value, tuple):
+        wanted = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        if len(value) == len(wanted):
+            return tuple(map(_fit, value, wanted))
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if math.isfinite(value):
+            return float(value)
+    elif typing.get_origin(hint) is typing.Literal:
+        if value in parts:
+            return value
+    elif typing.get_origin(hint) is None and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise ValueError(f"expected {_spell(hint)}, got {brief(value)}")
 
 
 def _spell(hint: Any) -> str:
@@ -180,14 +188,12 @@ def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
 
 def _parse(text: str, hint: Any) -> Any:
     """A value of the wanted type; words need no quotes."""
-    if _fits(text, hint):
-        return text
+    with contextlib.suppress(ValueError):
+        return _fit(text, hint)
     try:
         value = read(text)
     except ValueError:
-        if hint in (int, float, bool):
+        if hint in (int, float, bool) or typing.get_origin(hint) is typing.Literal:
             raise ValueError(f"expected {_spell(hint)}, got {text}") from None
         raise
-    if not _fits(value, hint):
-        raise ValueError(f"expected {_spell(hint)}, got {text}")
-    return value
+    return _fit(value, hint)

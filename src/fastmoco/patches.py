@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,8 +26,16 @@ def stitch(
 ) -> Float[Tensor, "g b c height width"]:
     """Each group of patches or maps laid out as rows x columns, in reading order."""
     _, b, c, h, w = x.shape
-    parts = x[[list(group) for group in groups]].reshape(-1, rows, columns, b, c, h, w)
+    parts = take(x, [member for group in groups for member in group]).reshape(-1, rows, columns, b, c, h, w)
     return parts.permute(0, 3, 4, 1, 5, 2, 6).flatten(5, 6).flatten(3, 4)
+
+
+def take(x: Float[Tensor, " s *shape"], places: Sequence[int]) -> Float[Tensor, " g *shape"]:
+    """The samples at these places of a stack. An index tensor would make a GPU wait, and add gradients in any order."""
+    if list(places) == list(range(len(x))):
+        return x
+    samples = x.unbind()
+    return torch.stack([samples[place] for place in places])
 
 
 def tiles(count: int, grid: int, rows: int, columns: int) -> tuple[Group, ...]:

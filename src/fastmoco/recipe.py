@@ -120,7 +120,7 @@ class Recipe:
             ends = {plan.stage for plan in self.plans(side)}
             if not ends:
                 raise ValueError(
-                    f"no view has a {side} path, so there is nothing to contrast; give one to at least one view"
+                    f"no view has a path on the {side} side, so there is nothing to contrast; give one to a view"
                 )
             if len(ends) > 1 or min(ends) < EMBEDDING:
                 names = ", ".join(STAGES[stage] for stage in sorted(ends))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from fastmoco.branch import Branch
 from fastmoco.merge import Mean, Merge
-from fastmoco.patches import divide, stitch, tiles
+from fastmoco.patches import divide, stitch, take, tiles
 from fastmoco.samples import EMBEDDING, IMAGE, LAST_MAP, PREDICTION, PROJECTION, Group, Plan, Samples, unite
 
 
@@ -112,7 +112,7 @@ class Combine:
 
     def __call__(self, samples: Samples, branch: Branch) -> Samples:
         groups = self.merge.groups(len(samples.seen), self.n, samples.grid, self.count)
-        members = [samples.x[list(places)] for places in zip(*groups, strict=True)]
+        members = [take(samples.x, places) for places in zip(*groups, strict=True)]
         return samples.regroup(self.merge(members), groups)
 
 

@@ -12,7 +12,7 @@ from fastmoco.contrast import InfoNCE
 from fastmoco.optim import LARS, Schedule
 from fastmoco.recipe import Row, View
 
-_slow_warmup = Schedule(warmup=10, start=0.0, predictor="scheduled")
+_slow_warmup = Schedule(warmup=10.0, start=0.0, predictor="scheduled")
 _asymmetric = tuple(
     View(augment=augment, online=methods.encode, target=methods.whole, resize="bilinear")
     for augment in methods.mocov3_augment
@@ -55,7 +55,7 @@ simsiam = Row(
         views=tuple(replace(view, resize="bilinear") for view in methods.simsiam.views),
         projector=heads.simsiam_projector,
         predictor=heads.simsiam_predictor,
-        schedule=Schedule(warmup=0),
+        schedule=Schedule(warmup=0.0),
         clip=0.0,
     ),
     {"linear/top1": 68.1},

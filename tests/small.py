@@ -1,0 +1,53 @@
+"""Rows at a size that a CPU steps in a fraction of a second; everything that makes the method is left as it is."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fastmoco.branch import Branch
+from fastmoco.heads import MLP
+from fastmoco.recipe import Recipe
+from fastmoco.samples import Samples
+
+SIZES = {224: 32, 225: 48, 158: 24, 128: 32, 112: 16, 96: 16}
+BATCH = 4
+
+
+def shrink(recipe: Recipe) -> Recipe:
+    encoder = recipe.encoder if recipe.encoder.startswith("timm/") else "resnet18" + "-small" * ("-" in recipe.encoder)
+    return replace(
+        recipe,
+        views=tuple(replace(view, size=SIZES.get(view.size, view.size)) for view in recipe.views),
+        encoder=encoder,
+        projector=_narrow(recipe.projector),
+        predictor=_narrow(recipe.predictor),
+        support=min(recipe.support, 64),
+        batch=BATCH,
+    )
+
+
+def _narrow(head: MLP) -> MLP:
+    return replace(head, widths=tuple(max(8, width // 64) for width in head.widths))
+
+
+def crops(recipe: Recipe, images: int = BATCH, seed: int = 0) -> list[Tensor]:
+    """A batch of noise for the recipe's table of views."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(view.count, images, 3, view.size, view.size, generator=generator) for view in recipe.views]
+
+
+def stack(x: Tensor, grid: int = 1) -> Samples:
+    """A stack whose sample s has seen view s."""
+    return Samples(x, tuple(frozenset({s}) for s in range(len(x))), grid)
+
+
+def branch(encoder: nn.Module) -> Branch:
+    """A branch around any module, for steps that need no more of it."""
+    built = Branch.__new__(Branch)
+    nn.Module.__init__(built)
+    built.encoder = encoder
+    return built
+
+
+BLANK = branch(nn.Identity())

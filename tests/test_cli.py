@@ -1,0 +1,143 @@
+import subprocess
+import sys
+
+import pytest
+
+from fastmoco.recipes import rows
+
+OWN = """
+from dataclasses import replace
+from fastmoco.methods import fast_moco, both
+from fastmoco.steps import Combine, Divide, Encode, Predict, Project
+
+mine = replace(fast_moco, batch=64, encoder="resnet18")
+_hidden = mine
+"""
+
+
+def run(*arguments, heavy=""):
+    """The command in a process of its own; the last line tells which heavy modules it imported."""
+    code = f"""
+import sys
+from fastmoco.cli import main
+sys.argv = ["fastmoco", *{list(arguments)!r}]
+try:
+    main()
+    code = 0
+except SystemExit as stop:
+    code = stop.code or 0
+sys.stdout.flush()
+print(" ".join(name for name in ("torch", "torchvision", "timm", "rich") if name in sys.modules))
+sys.exit(code)
+"""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def loaded(done):
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("recipes", "--help"), ("show", "--help")])
+def test_help_needs_no_torch(arguments):
+    done = run(*arguments)
+    assert done.returncode == 0
+    assert "usage: fastmoco" in done.stdout
+    assert not {"torch", "torchvision", "timm"} & loaded(done)
+
+
+def test_recipes_lists_every_row_without_building_an_encoder():
+    done = run("recipes")
+    assert done.returncode == 0
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:-1] if line.strip()]
+    assert names == list(rows())
+    assert not {"torchvision", "timm"} & loaded(done)
+    assert "73.5" in next(line for line in done.stdout.splitlines() if line.startswith("table4a/fast_moco"))
+
+
+def test_show_imports_only_what_the_encoder_needs():
+    done = run("show", "table4a/fast_moco")
+    assert done.returncode == 0
+    assert loaded(done) == {"torch", "torchvision", "rich"}
+    for fact in (
+        "23,508,032",
+        "12,601,344",
+        "2,100,736",
+        "4.303 G",
+        "4.087 G",
+        "12 per image",
+        "6.238",
+        "linear/top1 73.5",
+    ):
+        assert fact in done.stdout
+    assert "Divide(2) Encode Combine(2) Project Predict" in done.stdout
+
+
+def test_show_changes_a_row_and_says_so():
+    done = run("show", "table4a/fast_moco", "--set", "encoder=resnet18", "--set", "batch=256")
+    assert done.returncode == 0
+    assert "not the paper's row" in done.stdout
+    assert "73.5" not in done.stdout
+    assert "5.545" in done.stdout
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "my.py").write_text(OWN)
+    return tmp_path
+
+
+def test_a_users_own_file_is_listed_and_shown(own):
+    listed = run("recipes", f"{own}/my.py")
+    assert f"{own}/my.py:mine" in listed.stdout
+    assert "_hidden" not in listed.stdout
+    assert f"{own}/my.py:mine" in run("recipes", f"{own}/my.py:mine").stdout
+    shown = run("show", f"{own}/my.py:mine")
+    assert shown.returncode == 0
+    assert "100 epochs at batch 64" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("show", "table4a/fast_mocco"), "unknown row 'table4a/fast_mocco'; the nearest known: table4a/fast_moco"),
+        (("show", "fast_moco"), "unknown row 'fast_moco'; the nearest known:"),
+        (("show", ""), "unknown row ''"),
+        (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),
+        (("show", "absent.py:mine"), "no file 'absent.py'"),
+        (
+            ("show", "table1/fast_moco_100", "--set", "optm.lr=1"),
+            "table1/fast_moco_100: --set optm.lr=1: unknown Recipe field",
+        ),
+        (("show", "table1/fast_moco_100", "--set", "encoder=resnt50"), "unknown encoder 'resnt50'"),
+        (("show", "table1/fast_moco_100", "--set", "encoder=timm/vit_tny"), "unknown encoder 'timm/vit_tny'"),
+        (("show", "figure3b/m3_n2", "--set", "encoder=timm/vit_tiny_patch16_224"), "cannot take 75x75 images"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, reason):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert done.stderr.startswith("fastmoco: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("mine = (", "line 1: SyntaxError"),
+        ("\nimport absent_module", "line 2: ModuleNotFoundError: No module named 'absent_module'"),
+        ("x = 1", "holds no recipe"),
+        (
+            OWN + "\nbad = replace(mine, views=both((Divide(3), Encode(), Project(), Predict())))",
+            "line 9: view 0, online path",
+        ),
+        (OWN.replace("mine", "other"), "unknown row"),
+        ("raise KeyError", "line 1: KeyError"),
+    ],
+)
+def test_a_mistake_in_a_users_own_file_names_its_line(tmp_path, text, reason):
+    (tmp_path / "my.py").write_text(text)
+    done = run("show", f"{tmp_path}/my.py:mine")
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1

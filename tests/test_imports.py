@@ -1,0 +1,55 @@
+"""Imports follow the arrow: a module imports only from modules to its left."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fastmoco
+
+ROOT = Path(fastmoco.__file__).parent
+ARROW = [
+    {"samples", "distributed"},
+    {"patches", "encoder", "heads", "support"},
+    {"branch", "merge"},
+    {"steps"},
+    {"target", "contrast", "pairs", "optim", "protocols"},
+    {"recipe"},
+    {"methods", "learner", "notation"},
+    {"recipes", "cost"},
+    {"report"},
+    {"cli"},
+    {"__main__"},
+]
+PLACE = {module: place for place, modules in enumerate(ARROW) for module in modules}
+
+
+def imported(file):
+    """The modules of the package that a file imports, wherever in the file it does."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith("fastmoco."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "fastmoco":
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fastmoco."):
+            yield node.module.split(".")[1]
+
+
+def test_every_module_has_a_place():
+    modules = {file.stem for file in ROOT.glob("*.py")} | {"recipes"}
+    assert modules - {"__init__"} == set(PLACE)
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_follow_the_arrow(file):
+    module = file.relative_to(ROOT).parts[0].removesuffix(".py")
+    for other in imported(file):
+        assert module == "recipes" == other or PLACE[other] < PLACE[module], f"{module} imports {other}"
+
+
+def test_heavy_libraries_are_imported_where_they_are_needed():
+    for file in ROOT.rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [name.name for name in node.names] if isinstance(node, ast.Import) else [str(node.module)]
+                assert not {"torchvision", "timm", "matplotlib"} & {name.split(".")[0] for name in names}, file
