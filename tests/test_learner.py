@@ -75,12 +75,11 @@ def test_fast_moco_is_algorithm_1():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("one_pass", [True, False])
-def test_simsiam_is_its_classic_single_pass(one_pass, monkeypatch):
-    if not one_pass:  # the same with a second pass for the target, as combinatorial patches need
-        monkeypatch.setattr(Learner, "one_pass", lambda self, view: False)
-    recipe = replace(methods.simsiam, projector=simsiam_projector, predictor=simsiam_predictor)
-    recipe = shrink(recipe)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_simsiam_is_its_classic_single_pass(passes, monkeypatch):
+    if passes == 2:  # the same with a second pass for the target, as combinatorial patches need
+        monkeypatch.setattr(Learner, "common", lambda self, view: 0)
+    recipe = shrink(replace(methods.simsiam, projector=simsiam_projector, predictor=simsiam_predictor))
     torch.manual_seed(0)
     learner = Learner(recipe)
     (x1,), (x2,) = batch = crops(recipe)
@@ -95,9 +94,9 @@ def test_simsiam_is_its_classic_single_pass(one_pass, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_simsiam_passes_each_view_once_and_its_patches_version_twice():
-    for recipe, passes in ((methods.simsiam, 1), (methods.simsiam_patches, 2)):
-        recipe = shrink(recipe)
+def test_without_momentum_each_view_passes_once_and_with_patches_twice():
+    for method, passes in ((methods.simsiam, 1), (find("table1/nnclr").recipe, 1), (methods.simsiam_patches, 2)):
+        recipe = shrink(method)
         learner = Learner(recipe)
         learner(crops(recipe))
         assert learner.online.encoder.net.bn1.num_batches_tracked == 2 * passes

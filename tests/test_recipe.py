@@ -37,6 +37,7 @@ def online(*steps, size=224):
         ({"views": (*fast_moco.views, View(online=methods.whole))}, "online paths end at: projection, prediction"),
         ({"views": both(methods.patches, target=methods.neighbours)}, "support=0: Nearest needs a support set"),
         ({"support": 64}, "support=64: Nearest needs a support set, .* and only Nearest does"),
+        (online(Encode()), "one side ends at an embedding and the other does not"),
         ({"predictor": MLP((512, 256))}, "must end with the same width"),
         ({"encoder": "resnet5"}, "unknown encoder 'resnet5'; the nearest known: .*resnet50"),
         ({"epochs": 0}, "epochs=0"),
@@ -44,11 +45,11 @@ def online(*steps, size=224):
         ({"clip": -1.0}, "clip=-1.0"),
         ({"optim": SGD(lr=0.0)}, "optim.lr=0.0"),
         (
-            {"encoder": "timm/any", **online(Divide(2), Encode(stop=2), Stitch(1, 2), Encode(start=2))},
+            {"encoder": "timm/any", **online(Divide(2), Encode(stop=2), Stitch(1, 2), Encode(start=2), Project())},
             "which timm/any cannot",
         ),
         (
-            {"encoder": "timm/any", **online(Divide(2), MontageEncodeDivide(2))},
+            {"encoder": "timm/any", **online(Divide(2), MontageEncodeDivide(2), Project())},
             "MontageEncodeDivide.* which timm/any cannot",
         ),
     ],

@@ -7,6 +7,7 @@ from small import branch, stack
 from torch import nn
 
 from fastmoco import encoder
+from fastmoco.merge import Tiles
 from fastmoco.samples import IMAGE, Plan
 from fastmoco.steps import Combine, Divide, Encode, MontageEncodeDivide, Nearest, Predict, Project, Stitch, follow
 
@@ -70,7 +71,7 @@ def test_stitching_the_last_maps_is_combining_the_embeddings():
     views = stack(torch.randn(1, 2, 3, 64, 64))
     with torch.no_grad():
         stitched = follow((Divide(2), Encode(stop=4), Stitch(2, 1), Encode(start=4)), views, eye)
-        combined = follow((Divide(2), Encode(), Combine(2, count=2)), views, eye)
+        combined = follow((Divide(2), Encode(), Combine(2, Tiles(2, 1))), views, eye)
     torch.testing.assert_close(stitched.x, combined.x)
 
 
@@ -93,6 +94,8 @@ VIEW = Plan((frozenset({0}),), IMAGE, 224, 224)
         ((Divide(2), Encode(), Combine(5)), "n=5 patches cannot be chosen from 4; use n from 1 to 4"),
         ((Divide(2), Encode(), Combine(0)), "n=0"),
         ((Divide(2), Encode(), Combine(2, count=3)), "count=3: no choice of 3 out of 6"),
+        ((Divide(2), Encode(), Combine(2, Tiles(2, 2))), "is of n=4 patches"),
+        ((Divide(2), Encode(), Combine(3, Tiles(1, 3))), "a 2x2 grid of patches does not divide into 1x3 tiles"),
         ((Divide(2), Encode(), Stitch(1, 2)), "needs image or stage-1 map or"),
         ((Divide(2), Stitch(1, 3)), "a 2x2 grid of patches does not divide into 1x3 tiles"),
         ((Stitch(1, 2),), "1 patches do not fill 1x2 tiles; use a multiple of 2"),

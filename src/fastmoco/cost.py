@@ -32,8 +32,10 @@ def measure(recipe: Recipe) -> Cost:
     for view in recipe.views:
         x = torch.empty(view.count, BATCH, 3, view.size, view.size, device="meta")
         crops = Samples(x, tuple(frozenset({crop}) for crop in range(view.count)))
+        common = learner.common(view)
+        shared = follow(view.online[:common], crops, learner.online)
         online.append(_count(view.online, crops, learner.online))
-        target.append({} if learner.one_pass(view) else _count(view.target, crops, learner.target))
+        target.append(_count(view.target[common:], shared, learner.target))
     parameters = {name: sum(p.numel() for p in net.parameters()) for name, net in learner.online.named_children()}
     return Cost(parameters, tuple(online), tuple(target))
 
@@ -42,8 +44,6 @@ def measure(recipe: Recipe) -> Cost:
 def _count(path: Path, crops: Samples, branch: Branch) -> dict[str, int]:
     """Multiply-adds by network for one path, read off a counter before and after each network's passes."""
     spent: dict[str, int] = {}
-    if not path:
-        return spent
     with FlopCounterMode(display=False) as counter:
 
         def tally(sign: int, name: str) -> None:

@@ -19,6 +19,7 @@ def gather(x: Shaped[Tensor, " b *shape"]) -> Shaped[Tensor, " n *shape"]:
     """The rows of every rank, in the order of ranks; without gradient, since only targets are gathered."""
     if world() == 1:
         return x.detach()
+    x = x.contiguous()
     parts = [torch.empty_like(x) for _ in range(world())]
-    dist.all_gather(parts, x.contiguous())
+    dist.all_gather(parts, x)
     return torch.cat(parts)

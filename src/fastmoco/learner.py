@@ -1,6 +1,7 @@
 """From a batch of views to a loss. The training loop knows only `forward` and `update`."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
 from jaxtyping import Float
@@ -51,27 +52,29 @@ class Learner(nn.Module):
 
     def encode(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> tuple[Samples, Samples]:
         """All samples and all targets of a batch."""
+        if self.target.support is not None:
+            self.target.support.noted.clear()  # of a batch that no update followed
         samples, targets = [], []
         first = 0
         for view, x in zip(self.recipe.views, batch, strict=True):
             crops = Samples(x, tuple(frozenset({first + crop}) for crop in range(view.count)))
             first += view.count
-            if self.one_pass(view):
-                target = follow(view.target, crops, self.online)
-                targets.append(target.detach())
-                samples.append(follow(view.online[len(view.target) :], target, self.online))
-                continue
+            common = self.common(view)
+            shared = follow(view.online[:common], crops, self.online)
             if view.target:
                 with torch.no_grad():
-                    targets.append(follow(view.target, crops, self.target))
+                    targets.append(follow(view.target[common:], shared.detach(), self.target))
             if view.online:
-                samples.append(follow(view.online, crops, self.online))
+                samples.append(follow(view.online[common:], shared, self.online))
         return join(samples), join(targets)
 
-    def one_pass(self, view: View) -> bool:
-        """Whether the target is a point on the online path, as in SimSiam, so that one pass makes both."""
-        begins = view.online[: len(view.target)] == view.target
-        return self.momentum is None and len(view.target) > 0 and begins
+    def common(self, view: View) -> int:
+        """How many steps one pass makes for both sides: SimSiam's target is a point on its online path."""
+        if self.momentum is not None:
+            return 0
+        return sum(
+            1 for _ in takewhile(lambda steps: steps[0] == steps[1], zip(view.online, view.target, strict=False))
+        )
 
     @torch.no_grad()
     def update(self) -> None:

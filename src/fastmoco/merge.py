@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fastmoco.patches import ring, subsets
+from fastmoco.patches import ring, subsets, tiles
 from fastmoco.samples import Group
 
 
@@ -34,8 +34,26 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Tiles:
+    """Eq. 4 for just those patches that `Stitch(rows, columns)` would put together."""
+
+    rows: int
+    columns: int
+
+    def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
+        if n != self.rows * self.columns or count is not None:
+            raise ValueError(
+                f"n={n}, count={count}: {self} is of n={self.rows * self.columns} patches; leave count out"
+            )
+        return tiles(patches, grid, self.rows, self.columns)
+
+    def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
+        return Mean()(members)
+
+
+@dataclass(frozen=True)
 class Max:
-    """The largest value of each channel."""
+    """Eq. 8: the largest value of each channel."""
 
     def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
         return subsets(patches, n, grid, count)
@@ -46,7 +64,7 @@ class Max:
 
 @dataclass(frozen=True)
 class Weighted:
-    """gamma for the first of two patches and 1 - gamma for the second.
+    """Eq. 7: gamma for the first of two patches and 1 - gamma for the second.
 
     Every patch is first exactly once, so that gamma -> 1 gives the patches themselves (Figure 4a).
     """
@@ -73,7 +91,7 @@ class Weighted:
 
 @dataclass(frozen=True)
 class Beta:
-    """As `Weighted`, with gamma drawn from Beta(alpha, alpha) (Figure 4b)."""
+    """Eq. 7 with gamma drawn from Beta(alpha, alpha) (Figure 4b)."""
 
     alpha: float
 
@@ -84,6 +102,7 @@ class Beta:
     def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
         if n != 2:
             raise ValueError(f"Beta weights are for n=2 patches, not for n={n}")
+        # The paper does not say which pairs get random weights; we take all, since neither patch is the first one here.
         return subsets(patches, n, grid, count)
 
     def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:

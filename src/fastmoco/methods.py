@@ -34,7 +34,8 @@ targets_only = both((), whole)
 mocov3 = Recipe(both(encode))
 byol = replace(mocov3, contrast=Cosine())
 simsiam = replace(byol, target=StopGradient())
-# The paper does not say how large NNCLR's support set is; we take the size of its reimplementations.
+# NNCLR itself has no momentum. The paper does not say how NNCLR met the patches; as it needs no second pass for them,
+# unlike SimSiam, we give it a momentum target, and a support set as large as that of its reimplementations.
 nnclr = replace(mocov3, views=both(encode, target=neighbours), support=65_536)
 
 fast_moco = replace(mocov3, views=both(patches))

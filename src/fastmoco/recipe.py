@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from fastmoco import encoder, heads
 from fastmoco.contrast import Contrast, InfoNCE
@@ -13,6 +13,9 @@ from fastmoco.protocols import Linear, Protocol
 from fastmoco.samples import EMBEDDING, IMAGE, STAGES, Group, Plan, Seen
 from fastmoco.steps import Encode, MontageEncodeDivide, Nearest, Path, Predict, Step
 from fastmoco.target import Momentum, Target
+
+Side = Literal["online", "target"]
+SIDES: tuple[Side, ...] = get_args(Side)
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Recipe:
         """For each target, the samples that meet it."""
         return meetings(self.pairs, self.samples(), self.targets())
 
-    def plans(self, side: Literal["online", "target"]) -> list[Plan]:
+    def plans(self, side: Side) -> list[Plan]:
         """What each view's path on one side makes, known without tensors."""
         ends = []
         first = 0
@@ -116,15 +119,17 @@ class Recipe:
         return plan
 
     def _check_sides(self) -> None:
-        for side in ("online", "target"):
-            ends = {plan.stage for plan in self.plans(side)}
-            if not ends:
+        ends = {side: {plan.stage for plan in self.plans(side)} for side in SIDES}
+        for side, stages in ends.items():
+            if not stages:
                 raise ValueError(
                     f"no view has a path on the {side} side, so there is nothing to contrast; give one to a view"
                 )
-            if len(ends) > 1 or min(ends) < EMBEDDING:
-                names = ", ".join(STAGES[stage] for stage in sorted(ends))
+            if len(stages) > 1 or min(stages) < EMBEDDING:
+                names = ", ".join(STAGES[stage] for stage in sorted(stages))
                 raise ValueError(f"{side} paths end at: {names}; all must end at one place, embedding or later")
+        if (ends["online"] == {EMBEDDING}) != (ends["target"] == {EMBEDDING}):
+            raise ValueError("one side ends at an embedding and the other does not; add Project to it, or take it out")
         if any(isinstance(step, Predict) for view in self.views for step in view.target):
             raise ValueError("Predict is in a target path, but the target branch has no predictor (Eq. 1); take it out")
         for number, met in enumerate(self.meetings()):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from fastmoco.contrast import InfoNCE
 from fastmoco.cost import Cost, measure
 from fastmoco.notation import brief
 from fastmoco.recipe import Recipe, Row
@@ -58,7 +59,7 @@ def _views(recipe: Recipe, cost: Cost) -> Table:
             " ".join(map(brief, view.online)),
             _giga(online.get("encoder", 0)),
             " ".join(map(brief, view.target)),
-            "same pass" if view.target and not target else _giga(target.get("encoder", 0)),
+            "same pass" if view.target and "encoder" not in target else _giga(target.get("encoder", 0)),
         )
     return views
 
@@ -96,8 +97,8 @@ def _facts(recipe: Recipe) -> Table:
 
 
 def _chance(recipe: Recipe) -> str:
-    chance = recipe.contrast.chance(recipe.batch)
-    return f"{chance:.3f}, ln {recipe.batch}" if chance else "0, an unrelated direction"
+    chance = f"{recipe.contrast.chance(recipe.batch):.3f}"
+    return f"{chance}, ln {recipe.batch}" if isinstance(recipe.contrast, InfoNCE) else chance
 
 
 def _pairs(recipe: Recipe) -> int:

@@ -1,11 +1,12 @@
 """Figure 3a: combine two or four patches at the input, after stage 1, 2 or 3, or at the end of the encoder.
 
 The paper plots the results and prints no number. It does not say which ablations have 20 epochs instead of 100; we
-take the figures to be those. Two samples a view everywhere, as stitched maps are not used twice.
+take the figures to be those. Two samples a view everywhere, as stitched maps are not used twice, and the same two.
 """
 
 from dataclasses import replace
 
+from fastmoco.merge import Tiles
 from fastmoco.methods import both, fast_moco, two
 from fastmoco.optim import SGD
 from fastmoco.protocols import linear_20
@@ -29,7 +30,15 @@ input_2 = Row(stitched(0, lying, standing))
 stage1_2 = Row(stitched(1, lying, standing))
 stage2_2 = Row(stitched(2, lying, standing))
 stage3_2 = Row(stitched(3, lying, standing))
-final_2 = Row(replace(short, views=both((Divide(2), Encode(), Combine(2, count=2), Project(), Predict()))))
+final_2 = Row(
+    replace(
+        short,
+        views=two(
+            (Divide(2), Encode(), Combine(2, Tiles(1, 2)), Project(), Predict()),
+            (Divide(2), Encode(), Combine(2, Tiles(2, 1)), Project(), Predict()),
+        ),
+    )
+)
 
 input_4 = Row(stitched(0, square, square))  # MoCo v3 again
 stage1_4 = Row(stitched(1, square, square))

@@ -11,6 +11,7 @@ from fastmoco import heads, methods
 from fastmoco.contrast import InfoNCE
 from fastmoco.optim import LARS, Schedule
 from fastmoco.recipe import Row, View
+from fastmoco.target import StopGradient
 
 _slow_warmup = Schedule(warmup=10.0, start=0.0, predictor="scheduled")
 _asymmetric = tuple(
@@ -64,6 +65,7 @@ simsiam = Row(
 nnclr = Row(
     replace(
         methods.nnclr,
+        target=StopGradient(),
         views=tuple(replace(view, target=methods.neighbours) for view in _asymmetric),
         contrast=InfoNCE(0.1),
         projector=heads.nnclr_projector,
