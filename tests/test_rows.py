@@ -122,6 +122,10 @@ def two_steps(name):
     recipe = shrink(ROWS[name].recipe)
     torch.manual_seed(0)
     learner = Learner(recipe)
+    with torch.no_grad():
+        for value in learner.parameters():
+            if value.dim() == 1 and not value.any():
+                value.fill_(0.3)  # a residual branch that starts at zero would hide its part of the loss
     optimizer = torch.optim.SGD(learner.online.parameters(), lr=0.01)
     losses = []
     for seed in (0, 1):
@@ -138,7 +142,7 @@ def two_steps(name):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_takes_its_steps(name):
     losses, learner = two_steps(name)
-    assert losses == pytest.approx(json.loads(GOLDEN.read_text())[name], abs=2e-3)
+    assert losses == pytest.approx(json.loads(GOLDEN.read_text())[name], abs=5e-4)
 
     for parameter, value in learner.online.named_parameters():
         assert value.grad is not None, f"{parameter} got no gradient"
