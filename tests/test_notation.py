@@ -69,6 +69,7 @@ def test_values_are_read(text, value):
         ("Divide('2')", "m of Divide: expected a whole number, got '2'"),
         ("Divide(True)", "expected a whole number"),
         ("InfoNCE(1e999)", "expected a number"),
+        (f"InfoNCE({10**400})", "expected a number"),
         ("Combine(2, InfoNCE())", "merge of Combine: expected Merge, got InfoNCE"),
         ("Recipe(3)", "views of Recipe: expected a tuple of View, got 3"),
         ("View(online=(1,))", "online of View"),

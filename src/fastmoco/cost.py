@@ -29,9 +29,8 @@ def measure(recipe: Recipe) -> Cost:
     with torch.device("meta"):
         learner = Learner(recipe)
     online, target = [], []
-    for view in recipe.views:
-        x = torch.empty(view.count, BATCH, 3, view.size, view.size, device="meta")
-        crops = Samples(x, tuple(frozenset({crop}) for crop in range(view.count)))
+    for view, seen in zip(recipe.views, recipe.seen(), strict=True):
+        crops = Samples(torch.empty(view.count, BATCH, 3, view.size, view.size, device="meta"), seen)
         common = learner.common(view)
         shared = follow(view.online[:common], crops, learner.online)
         online.append(_count(view.online, crops, learner.online))
@@ -47,7 +46,7 @@ def _count(path: Path, crops: Samples, branch: Branch) -> dict[str, int]:
     with FlopCounterMode(display=False) as counter:
 
         def tally(sign: int, name: str) -> None:
-            spent[name] = spent.get(name, 0) + sign * counter.get_total_flops() // (2 * BATCH)
+            spent[name] = spent.get(name, 0) + sign * counter.get_total_flops()
 
         hooks = []
         for name, net in branch.named_children():
@@ -56,4 +55,4 @@ def _count(path: Path, crops: Samples, branch: Branch) -> dict[str, int]:
         follow(path, crops, branch)
     for hook in hooks:
         hook.remove()
-    return spent
+    return {name: flops // (2 * BATCH) for name, flops in spent.items()}

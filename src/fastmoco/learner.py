@@ -1,7 +1,6 @@
 """From a batch of views to a loss. The training loop knows only `forward` and `update`."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from fastmoco.distributed import gather, rank
 from fastmoco.heads import mlp
 from fastmoco.pairs import meetings
 from fastmoco.patches import take
-from fastmoco.recipe import Recipe, View
+from fastmoco.recipe import SIDES, Recipe, View
 from fastmoco.samples import Samples, join
 from fastmoco.steps import Nearest, Predict, follow
 from fastmoco.support import Support
@@ -26,8 +25,8 @@ class Learner(nn.Module):
         super().__init__()
         self.recipe = recipe
         eye = encoder.build(recipe.encoder)
-        for plan in (*recipe.plans("online"), *recipe.plans("target")):
-            eye.admit(plan.height, plan.width)
+        for height, width in sorted({(plan.height, plan.width) for side in SIDES for plan in recipe.plans(side)}):
+            eye.admit(height, width)
         width = recipe.projector.widths[-1]
         predictor = mlp(width, recipe.predictor) if recipe.uses(Predict) else None
         self.online = Branch(eye, mlp(eye.width, recipe.projector), predictor)
@@ -55,10 +54,8 @@ class Learner(nn.Module):
         if self.target.support is not None:
             self.target.support.noted.clear()  # of a batch that no update followed
         samples, targets = [], []
-        first = 0
-        for view, x in zip(self.recipe.views, batch, strict=True):
-            crops = Samples(x, tuple(frozenset({first + crop}) for crop in range(view.count)))
-            first += view.count
+        for view, seen, x in zip(self.recipe.views, self.recipe.seen(), batch, strict=True):
+            crops = Samples(x, seen)
             common = self.common(view)
             shared = follow(view.online[:common], crops, self.online)
             if view.target:
@@ -72,9 +69,8 @@ class Learner(nn.Module):
         """How many steps one pass makes for both sides: SimSiam's target is a point on its online path."""
         if self.momentum is not None:
             return 0
-        return sum(
-            1 for _ in takewhile(lambda steps: steps[0] == steps[1], zip(view.online, view.target, strict=False))
-        )
+        same = [ours == theirs for ours, theirs in zip(view.online, view.target, strict=False)]
+        return [*same, False].index(False)
 
     @torch.no_grad()
     def update(self) -> None:

@@ -121,8 +121,9 @@ def _fit(value: Any, hint: Any) -> Any:
         if len(value) == len(wanted):
             return tuple(map(_fit, value, wanted))
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if math.isfinite(value):
-            return float(value)
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(value):
+                return float(value)
     elif typing.get_origin(hint) is typing.Literal:
         if value in parts:
             return value

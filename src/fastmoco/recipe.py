@@ -1,5 +1,6 @@
 """A recipe is all that makes a row of the paper, and nothing about machines: a table of views, a target, a contrast."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -98,25 +99,20 @@ class Recipe:
     def plans(self, side: Side) -> list[Plan]:
         """What each view's path on one side makes, known without tensors."""
         ends = []
-        first = 0
-        for number, view in enumerate(self.views):
-            seen = tuple(frozenset({first + crop}) for crop in range(view.count))
-            first += view.count
+        for number, (view, seen) in enumerate(zip(self.views, self.seen(), strict=True)):
             path = view.online if side == "online" else view.target
             if path:
-                ends.append(self._walk(path, Plan(seen, IMAGE, view.size, view.size), f"view {number}, {side} path"))
+                ends.append(_walk(path, Plan(seen, IMAGE, view.size, view.size), f"view {number}, {side} path"))
         return ends
 
-    def uses(self, kind: type[Step]) -> bool:
-        return any(isinstance(step, kind) for view in self.views for step in (*view.online, *view.target))
+    def seen(self) -> list[tuple[Seen, ...]]:
+        """What the crops of each view have seen, before any step: themselves, numbered over the whole table."""
+        number = itertools.count()
+        return [tuple(frozenset({next(number)}) for _ in range(view.count)) for view in self.views]
 
-    def _walk(self, path: Path, plan: Plan, where: str) -> Plan:
-        for step in path:
-            try:
-                plan = step.plan(plan)
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
-        return plan
+    def uses(self, kind: type[Step]) -> bool:
+        """Whether a step of this kind is on any path."""
+        return any(isinstance(step, kind) for view in self.views for step in (*view.online, *view.target))
 
     def _check_sides(self) -> None:
         ends = {side: {plan.stage for plan in self.plans(side)} for side in SIDES}
@@ -158,6 +154,15 @@ class Recipe:
             raise ValueError(
                 f"support={self.support}: Nearest needs a support set, such as 65536, and only Nearest does"
             )
+
+
+def _walk(path: Path, plan: Plan, where: str) -> Plan:
+    for step in path:
+        try:
+            plan = step.plan(plan)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return plan
 
 
 @dataclass(frozen=True)

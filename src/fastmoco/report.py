@@ -1,6 +1,5 @@
 """What a person reads about recipes: the list of rows, and one row in full."""
 
-import string
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -38,7 +37,7 @@ def print_row(name: str, row: Row, settings: Sequence[str] = ()) -> None:
     """One row: its table of views, what it makes, what it costs, and how it is trained."""
     cost = measure(row.recipe)
     console = _console()
-    console.print(f"[bold]{name}[/]" + "".join(f" --set {setting}" for setting in settings))
+    console.print(name + "".join(f" --set {setting}" for setting in settings), style="bold")
     if settings:
         console.print("changed by --set, so not the paper's row")
     elif row.paper:
@@ -50,9 +49,9 @@ def print_row(name: str, row: Row, settings: Sequence[str] = ()) -> None:
 
 def _views(recipe: Recipe, cost: Cost) -> Table:
     views = _table("view", ">px", ">crops", "scale", "online path", ">encoder", "target path", ">encoder")
-    for letter, view, online, target in zip(string.ascii_letters, recipe.views, cost.online, cost.target, strict=False):
+    for number, (view, online, target) in enumerate(zip(recipe.views, cost.online, cost.target, strict=True)):
         views.add_row(
-            letter,
+            str(number),
             str(view.size),
             str(view.count),
             f"{view.scale[0]:g}-{view.scale[1]:g}",
@@ -125,5 +124,5 @@ def _table(*columns: str) -> Table:
 
 def _console() -> Console:
     """As wide as the terminal, and wide enough for every line where there is none."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=200)
