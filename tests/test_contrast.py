@@ -9,6 +9,7 @@ from torch import nn
 from fastmoco import distributed, methods
 from fastmoco.contrast import Cosine, InfoNCE
 from fastmoco.learner import Learner
+from fastmoco.support import Support
 
 S, B, N, D = 3, 4, 6, 8
 GENERATOR = torch.Generator().manual_seed(0)
@@ -57,7 +58,8 @@ def test_a_half_precision_network_is_contrasted_in_float32(contrast):
         loss = contrast(SAMPLES, TARGET, OWN)
     assert loss.dtype == torch.float32
     assert torch.equal(loss, contrast(SAMPLES, TARGET, OWN))
-    assert contrast(SAMPLES.bfloat16(), TARGET.bfloat16(), OWN).dtype == torch.float32
+    half = SAMPLES.bfloat16(), TARGET.bfloat16()
+    assert torch.equal(contrast(*half, OWN), contrast(half[0].float(), half[1].float(), OWN))
 
 
 def linear_learner(recipe) -> Learner:
@@ -95,9 +97,14 @@ def process(rank, world, recipe, batch, folder):
     for value in (loss, gradient):
         torch.distributed.all_reduce(value)
         value /= world
-    vectors = distributed.gather(torch.full((2, 3), float(rank)))
+    gathered = distributed.gather(torch.full((2, 3), float(rank), requires_grad=True))
+    assert not gathered.requires_grad
+    support = Support(4, 2)
+    support(torch.nn.functional.one_hot(torch.tensor([rank]), 2).float())
+    support.store()
     if rank == 0:
-        torch.save({"loss": loss, "gradient": gradient, "gathered": vectors}, f"{folder}/result.pt")
+        result = {"loss": loss, "gradient": gradient, "gathered": gathered, "stored": support.vectors[:2]}
+        torch.save(result, f"{folder}/result.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -112,6 +119,7 @@ def test_two_processes_equal_one_on_the_joined_batch(method, tmp_path):
     torch.testing.assert_close(result["loss"], loss)
     torch.testing.assert_close(result["gradient"], gradient)
     assert result["gathered"].tolist() == [[0.0] * 3] * 2 + [[1.0] * 3] * 2
+    assert result["stored"].tolist() == [[1.0, 0.0], [0.0, 1.0]], "each process stores the targets of all"
 
 
 def test_on_one_process_the_collectives_are_identities():

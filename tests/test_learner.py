@@ -8,6 +8,7 @@ from small import crops, shrink
 from fastmoco import methods
 from fastmoco.heads import simsiam_predictor, simsiam_projector
 from fastmoco.learner import Learner
+from fastmoco.recipe import View
 from fastmoco.recipes import find
 from fastmoco.steps import Combine, Divide, Encode, Predict, Project
 
@@ -139,6 +140,22 @@ def test_the_target_is_gathered_and_contrasted_once_however_many_samples_meet_it
     monkeypatch.setattr(type(recipe.contrast), "__call__", counted)
     learner(crops(recipe))
     assert calls == [28, 28]
+
+
+def test_every_pair_counts_the_same_however_many_share_a_target():
+    third = View(target=methods.whole)
+    recipe = shrink(replace(methods.fast_moco, views=(*methods.fast_moco.views, third)))
+    torch.manual_seed(0)
+    learner, batch = Learner(recipe), crops(recipe)
+    samples, targets = learner.encode(batch)
+    assert [len(group) for group in recipe.meetings()] == [6, 6, 12]
+    own = torch.arange(recipe.batch)
+    terms = [
+        recipe.contrast(samples.x[s : s + 1], targets.x[t], own)
+        for t, met in enumerate([range(6, 12), range(6), range(12)])
+        for s in met
+    ]
+    torch.testing.assert_close(learner(batch), torch.cat(terms).mean())
 
 
 def test_the_loss_of_a_constant_encoder_is_ln_n():

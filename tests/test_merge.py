@@ -46,6 +46,15 @@ def test_a_weighted_average_gives_gamma_to_the_first():
 
 def test_beta_weights_are_drawn_for_every_combination_of_every_image():
     torch.manual_seed(0)
+    patches = torch.tensor([0.0, 1.0, 0.0, 1.0]).reshape(4, 1, 1).expand(4, 3, 2)
+    mixed = Combine(2, Beta(1.0))(stack(patches), BLANK).x
+    assert torch.equal(mixed[..., 0], mixed[..., 1]), "one weight for all channels"
+    drawn = torch.minimum(mixed, 1 - mixed)[..., 0]
+    assert len(drawn[drawn > 0].unique()) == 4 * 3, "four of the six pairs have different ends"
+
+
+def test_beta_weights_have_the_variance_of_their_distribution():
+    torch.manual_seed(0)
     ends = torch.tensor([0.0, 1.0]).reshape(2, 1, 1).expand(2, 20_000, 1)
     for alpha in (0.2, 1.0, 4.0, 16.0):
         drawn = Combine(2, Beta(alpha))(stack(ends), BLANK).x

@@ -23,6 +23,8 @@ from fastmoco.target import StopGradient
         "InfoNCE(tau=__import__('os').getpid())",
         "(Encode(), open('ran', 'w'))",
         "f'{1}'",
+        "InfoNCE().tau",
+        "Encode.plan",
         "1 + 1",
         "Encode(*(1, 2))",
         "InfoNCE(**{'tau': 1})",

@@ -42,6 +42,11 @@ def test_two_patches_stitched_in_their_place_are_half_of_the_view():
     assert torch.equal(standing.x, torch.stack([x[0, ..., :4], x[0, ..., 4:]]))
 
 
+def test_tiles_are_in_reading_order_too():
+    x = torch.randn(2, 1, 3, 8, 8)
+    assert torch.equal(stitch(divide(x, 4), tiles(32, 4, 2, 2), 2, 2), divide(x, 2))
+
+
 def test_crops_without_a_place_are_stitched_in_their_order():
     assert tiles(8, 1, 1, 2) == tiles(8, 1, 2, 1) == ((0, 1), (2, 3), (4, 5), (6, 7))
 

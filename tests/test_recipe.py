@@ -9,7 +9,7 @@ from fastmoco.merge import Beta, Weighted
 from fastmoco.methods import both, fast_moco
 from fastmoco.optim import LARS, SGD, Schedule
 from fastmoco.pairs import SameView
-from fastmoco.recipe import View
+from fastmoco.recipe import Augment, View
 from fastmoco.recipes import find, rows
 from fastmoco.steps import Combine, Divide, Encode, MontageEncodeDivide, Predict, Project, Stitch
 from fastmoco.target import Momentum
@@ -98,6 +98,29 @@ def test_the_papers_setting():
     assert (fast_moco.schedule.warmup, fast_moco.schedule.predictor) == (1.0, "constant")
     assert (fast_moco.batch, fast_moco.contrast.tau, fast_moco.target.alpha) == (512, 1.0, 0.99)
     assert fast_moco.evaluation == protocols.Linear(epochs=90, lr=0.8, batch=4096)
+
+
+def test_the_papers_augmentation_is_simsiams():
+    assert {view.augment for view in fast_moco.views} == {
+        Augment(
+            jitter=(0.4, 0.4, 0.4, 0.1),
+            jitter_p=0.8,
+            grey_p=0.2,
+            blur_p=0.5,
+            blur_sigma=(0.1, 2.0),
+            solarise_p=0.0,
+            flip_p=0.5,
+        )
+    }
+    assert {(view.size, view.count, view.scale) for view in fast_moco.views} == {(224, 1, (0.2, 1.0))}
+
+
+def test_mocov3_and_byol_have_the_augmentation_of_their_papers():
+    for row in ("mocov3", "byol", "nnclr"):
+        first, second = (view.augment for view in find(f"table1/{row}").recipe.views)
+        assert (first.blur_p, first.solarise_p) == (1.0, 0.0)
+        assert (second.blur_p, second.solarise_p) == (0.1, 0.2)
+        assert first.jitter == second.jitter == (0.4, 0.4, 0.2, 0.1)
 
 
 def test_the_papers_short_setting():

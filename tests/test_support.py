@@ -54,6 +54,19 @@ def test_a_step_larger_than_the_set_keeps_its_newest():
     torch.testing.assert_close(support.vectors.sort(0).values, batch[-3:].sort(0).values)
 
 
+def test_a_batch_that_no_update_follows_is_not_stored():
+    recipe = shrink(methods.nnclr)
+    learner = Learner(recipe)
+    learner(crops(recipe, seed=0))
+    learner(crops(recipe, seed=1))
+    learner.update()
+    assert learner.target.support.next == 2 * recipe.batch
+
+
+def test_the_place_of_the_oldest_is_saved_too():
+    assert {"vectors", "next"} == set(Support(4, 2).state_dict())
+
+
 def test_nnclr_never_returns_a_target_of_its_own_step():
     recipe = shrink(methods.nnclr_patches)
     torch.manual_seed(0)

@@ -23,8 +23,8 @@ def test_momentum_follows_its_closed_form_and_leaves_buffers_alone():
     alpha, steps = 0.9, 5
     learner = Learner(shrink(methods.mocov3))
     start = [p.double().clone() for p in moved(learner)]
-    for p in learner.online.parameters():
-        p.data.normal_()
+    for value in (*learner.online.parameters(), *learner.online.buffers()):
+        value.data.copy_(torch.randn(value.shape))
     buffers = {name: buffer.clone() for name, buffer in learner.momentum.named_buffers()}
     for _ in range(steps):
         Momentum(alpha).update(learner.online, learner.momentum)
