@@ -51,7 +51,15 @@ def test_the_small_stem_keeps_the_resolution():
     assert (conv.kernel_size, conv.stride, conv.bias) == ((3, 3), (1, 1), None)
 
 
-@pytest.mark.parametrize("name", ["timm/vit_tiny_patch16_224", "timm/convnext_atto", "timm/mobilenetv3_small_050"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timm/vit_tiny_patch16_224",
+        "timm/deit_tiny_distilled_patch16_224",
+        "timm/convnext_atto",
+        "timm/mobilenetv3_small_050",
+    ],
+)
 def test_any_timm_model_takes_a_fast_moco_step(name):
     recipe = replace(shrink(methods.fast_moco), encoder=name)
     recipe = replace(recipe, views=methods.both(methods.patches, size=64))
@@ -75,6 +83,19 @@ def test_a_vit_sees_patches_with_its_position_embedding_resampled():
     x = torch.randn(2, 3, 112, 112)
     with torch.no_grad():
         torch.testing.assert_close(eye(x), small(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("mobilenetv3_small_050", 1024), ("caformer_s18", 512), ("samvit_base_patch16", 256), ("cait_xxs24_224", 192)],
+)
+def test_the_width_of_any_timm_model_is_that_of_its_embedding(name, width):
+    assert meta(f"timm/{name}").width == width
+
+
+def test_a_model_that_fails_without_a_word_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"encoder timm/botnet26t_256 cannot take 112x112 images: AssertionError"):
+        meta("timm/botnet26t_256").admit(112, 112)
 
 
 def test_a_size_that_a_model_cannot_take_is_refused_before_training():

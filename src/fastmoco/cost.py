@@ -27,7 +27,7 @@ class Cost:
 def measure(recipe: Recipe) -> Cost:
     """The cost of a forward pass, norms and other cheap operations left out."""
     with torch.device("meta"):
-        learner = Learner(recipe)
+        learner = Learner(recipe).requires_grad_(False)
     online, target = [], []
     for view, seen in zip(recipe.views, recipe.seen(), strict=True):
         crops = Samples(torch.empty(view.count, BATCH, 3, view.size, view.size, device="meta"), seen)
@@ -39,7 +39,6 @@ def measure(recipe: Recipe) -> Cost:
     return Cost(parameters, tuple(online), tuple(target))
 
 
-@torch.no_grad()
 def _count(path: Path, crops: Samples, branch: Branch) -> dict[str, int]:
     """Multiply-adds by network for one path, read off a counter before and after each network's passes."""
     spent: dict[str, int] = {}

@@ -19,6 +19,8 @@ NAMES = tuple(name + stem for name in RESNETS for stem in ("", "-small"))
 class ResNet(nn.Module):
     """A torchvision ResNet without its classifier. The state dict of `net` has torchvision's own keys."""
 
+    net: Any
+
     def __init__(self, name: str) -> None:
         super().__init__()
         import torchvision
@@ -31,7 +33,7 @@ class ResNet(nn.Module):
             net.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
             nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
             net.maxpool = nn.Identity()
-        self.net: Any = net
+        self.net = net
 
     def forward(
         self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
@@ -57,35 +59,44 @@ class ResNet(nn.Module):
 class Timm(nn.Module):
     """Any timm model without its classifier, for whole images only. The state dict of `net` has timm's own keys."""
 
+    net: Any
+
     def __init__(self, name: str) -> None:
         super().__init__()
         import timm
 
         self.name = name
         with torch.device("meta"):
-            draft = timm.create_model(name, num_classes=0)
+            draft = timm.create_model(name)
         # A ViT must take patches smaller than its native images: timm then resamples the position embedding.
-        options = inspect.signature(type(draft)).parameters
+        kinds = [kind for kind in type(draft).__mro__ if issubclass(kind, nn.Module)]
+        options = {option for kind in kinds for option in inspect.signature(kind).parameters}
         dynamic: dict[str, Any] = {"dynamic_img_size": True} if "dynamic_img_size" in options else {}
-        net: Any = timm.create_model(name, num_classes=0, **dynamic)
-        self.width: int = net.head_hidden_size
-        self.net = net
+        self.net = timm.create_model(name, num_classes=0, **dynamic)
+        # timm has no one word for the width of an embedding, so one is made.
+        channels, height, width = self.net.pretrained_cfg["input_size"]
+        self.width: int = self._try(channels, height, width).shape[1]
 
     def forward(
         self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
     ) -> Float[Tensor, "b d"]:
         assert (start, stop) == (IMAGE, EMBEDDING), "a recipe with a timm encoder encodes whole images"
-        net: Any = self.net
-        embedding: Tensor = net.forward_head(net.forward_features(x), pre_logits=True)
+        embedding: Tensor = self.net.forward_head(self.net.forward_features(x), pre_logits=True)
         return embedding
 
     def admit(self, height: int, width: int) -> None:
-        """Try an image of this size without computing anything, and say so if the model cannot take it."""
+        """Refuse an image of a size that the model cannot take."""
+        self._try(3, height, width)
+
+    def _try(self, channels: int, height: int, width: int) -> Tensor:
+        """An embedding without values: nothing is computed."""
+        trial = copy.deepcopy(self).to("meta").eval()
         try:
-            copy.deepcopy(self.net).to("meta").eval()(torch.empty(1, 3, height, width, device="meta"))
-        except (AssertionError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason}") from None
+            embedding: Tensor = trial(torch.empty(1, channels, height, width, device="meta"))
+        except Exception as error:  # a model can fail in any way on an image that it was not made for
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason[:160]}") from None
+        return embedding
 
 
 Encoder = ResNet | Timm
