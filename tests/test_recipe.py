@@ -152,3 +152,46 @@ def test_the_evaluation_rows_are_the_appendix():
         1e-2,
         1e-3,
     )
+
+
+def test_the_papers_numbers():
+    printed = {
+        "table1": [73.5, 75.1, 75.5, 73.8, 66.5, 68.1, 69.4],
+        "table2": [(56.5, 81.1), (70.3, 89.4)],
+        "table3": [(57.7, 82.7, 64.4), (39.5, 59.2, 42.6, 34.6, 55.9, 36.9)],
+        "table4a": [68.9, 71.2, 71.8, 70.4, 72.9, 73.5],
+        "table4b": [70.3, 73.1, 73.5, 74.2, 74.2],
+        "table7": [66.5, 73.6, 68.1, 71.7, 69.4, 72.5],
+        "table8": [73.6, 73.5, 72.5],
+        "text": [48.5, 72.6, 73.3, 73.5, 64.6, 71.7, 69.3],
+    }
+    for table, numbers in printed.items():
+        for row, number in zip(rows(table).values(), numbers, strict=True):
+            assert tuple(row.paper.values()) == (number if isinstance(number, tuple) else (number,))
+
+
+def test_the_length_of_training_is_that_of_the_number():
+    long = {"table1/mocov3": 800, "table1/fast_moco_200": 200, "table1/fast_moco_400": 400}
+    for name, row in rows().items():
+        if name.startswith(("table1/", "table4", "table7/", "table8/", "text/")):
+            assert row.recipe.epochs == long.get(name, 100)
+        elif name.startswith(("table2/", "table3/")):
+            assert row.recipe.epochs == 400
+
+
+def test_the_baselines_of_table_1_have_the_setting_of_their_own_code():
+    for row in ("mocov3", "byol", "nnclr"):
+        recipe = find(f"table1/{row}").recipe
+        assert (recipe.optim.momentum, recipe.optim.weight_decay, recipe.optim.trust) == (0.9, 1e-6, 1e-3)
+        assert (recipe.schedule.warmup, recipe.schedule.start, recipe.schedule.predictor) == (10.0, 0.0, "scheduled")
+        assert (recipe.batch, recipe.clip) == (4096, 0.0)
+    simsiam = find("table1/simsiam").recipe
+    assert (simsiam.optim, simsiam.schedule.warmup, simsiam.batch, simsiam.clip) == (SGD(), 0.0, 512, 0.0)
+    assert simsiam.schedule.predictor == "constant"
+
+
+def test_adamw_has_the_setting_of_mocov3():
+    for row in ("adamw", "mocov3_adamw"):
+        recipe = find(f"text/{row}").recipe
+        assert recipe.optim.lr == pytest.approx(1.5e-4 * recipe.batch / 256)
+        assert (recipe.optim.weight_decay, recipe.schedule.warmup) == (0.1, 40.0)
