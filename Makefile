@@ -8,7 +8,11 @@ export PYTHONPATH := src
 
 install: $(VENV)/.installed
 
+# Another clone's environment is used as it is: installing into it would point it at this clone.
+ifeq ($(VENV),.venv)
 $(VENV)/.installed: pyproject.toml constraints.txt
+endif
+$(VENV)/.installed:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@

@@ -15,7 +15,7 @@ _hidden = mine
 """
 
 
-def run(*arguments, heavy=""):
+def run(*arguments):
     """The command in a process of its own; the last line tells which heavy modules it imported."""
     code = f"""
 import sys
@@ -91,6 +91,7 @@ def test_a_users_own_file_is_listed_and_shown(own):
     assert f"{own}/my.py:mine" in listed.stdout
     assert "_hidden" not in listed.stdout
     assert f"{own}/my.py:mine" in run("recipes", f"{own}/my.py:mine").stdout
+    assert "table4a/fast_moco" in run("recipes", "table4a/fast_moco").stdout
     shown = run("show", f"{own}/my.py:mine")
     assert shown.returncode == 0
     assert "100 epochs at batch 64" in shown.stdout

@@ -2,7 +2,7 @@ import pytest
 
 from fastmoco import methods
 from fastmoco.cost import measure
-from fastmoco.recipes import find
+from fastmoco.recipes import find, rows
 
 
 def giga(count):
@@ -42,3 +42,13 @@ def test_simsiam_costs_one_pass_a_view_and_with_patches_two():
     assert measure(methods.simsiam).target == ({}, {})
     patches = measure(methods.simsiam_patches)
     assert [giga(view["encoder"]) for view in patches.target] == [4.087, 4.087]
+
+
+@pytest.mark.parametrize("name", rows())
+def test_every_row_has_a_cost_and_finds_its_parameters(name):
+    recipe = rows()[name].recipe
+    cost = measure(recipe)
+    assert set(cost.parameters) - {"support"} == {"encoder", "projector", "predictor"}
+    for view, online, target in zip(recipe.views, cost.online, cost.target, strict=True):
+        assert bool(online) == bool(view.online)
+        assert all(spent > 0 for spent in (*online.values(), *target.values()))

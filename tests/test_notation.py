@@ -31,6 +31,10 @@ from fastmoco.target import StopGradient
         "read('1')",
         "(" * 500,
         "-" * 5000 + "1",
+        "9" * 5000,
+        "1," * 100_000,
+        "'\ud800'",
+        "1\0",
         "",
     ],
 )
@@ -71,7 +75,11 @@ def test_values_are_read(text, value):
         ("Divide('2')", "m of Divide: expected a whole number, got '2'"),
         ("Divide(True)", "expected a whole number"),
         ("InfoNCE(1e999)", "expected a number"),
-        (f"InfoNCE({10**400})", "expected a number"),
+        (f"InfoNCE({10**400})", "a whole number of 1329 bits is too large"),
+        (f"Divide(0x{'f' * 20_000})", "a whole number of 80000 bits is too large"),
+        ("Divide(-True)", "is not a value of a recipe"),
+        (f"InfoNCE('{'a' * 10**4}')", "expected a number, got 'aaaa[a]{70,90}$"),
+        ("View(count=1000000000, online=(Encode,))", "use 1 px or more, and 1 to 20,000 crops"),
         ("Combine(2, InfoNCE())", "merge of Combine: expected Merge, got InfoNCE"),
         ("Recipe(3)", "views of Recipe: expected a tuple of View, got 3"),
         ("View(online=(1,))", "online of View"),
@@ -116,6 +124,7 @@ def test_overrides_walk_the_recipe():
     assert [view.augment.blur_p for view in changed.views] == [0.5, 1.0]
     assert [view.online[2] for view in changed.views] == [Combine(2, count=4)] * 2
     assert override(fast_moco, []) == fast_moco
+    assert override(fast_moco, ["encoder='resnet18'"]).encoder == "resnet18"
 
 
 def test_whole_values_can_be_set():

@@ -31,13 +31,15 @@ def online(*steps, size=224):
         ({"views": (View(online=methods.encode),)}, "no view has a path on the target side"),
         ({"views": (View(target=methods.whole),)}, "no view has a path on the online side"),
         ({"views": ()}, "no view has"),
-        ({"views": (View(online=methods.encode, target=methods.whole),)}, "target 0 is met by no sample"),
+        ({"views": (View(online=methods.encode, target=methods.whole),)}, "target 0 meets no sample"),
         ({"views": both(methods.encode, target=methods.encode)}, "Predict is in a target path"),
         (online(Encode(stop=3)), "online paths end at: stage-3 map"),
         ({"views": (*fast_moco.views, View(online=methods.whole))}, "online paths end at: projection, prediction"),
         ({"views": both(methods.patches, target=methods.neighbours)}, "support=0: Nearest needs a support set"),
         ({"support": 64}, "support=64: Nearest needs a support set, .* and only Nearest does"),
-        (online(Encode()), "one side ends at an embedding and the other does not"),
+        (online(Encode()), "online paths end at: embedding"),
+        ({"views": (fast_moco.views[0], View(online=methods.patches))}, "sample 0 meets no target"),
+        ({"schedule": Schedule(warmup=101.0)}, "schedule.warmup=101 is longer than epochs=100"),
         ({"predictor": MLP((512, 256))}, "must end with the same width"),
         ({"encoder": "resnet5"}, "unknown encoder 'resnet5'; the nearest known: .*resnet50"),
         ({"epochs": 0}, "epochs=0"),
@@ -113,6 +115,12 @@ def test_the_papers_augmentation_is_simsiams():
         )
     }
     assert {(view.size, view.count, view.scale) for view in fast_moco.views} == {(224, 1, (0.2, 1.0))}
+    assert {view.resize for view in fast_moco.views} == {"bicubic"}, "as the official code, not as SimSiam"
+
+
+def test_the_small_crops_of_multi_crop_are_swavs():
+    small = find("table4b/mocov3_multicrop").recipe.views[-1]
+    assert (small.size, small.count, small.scale) == (96, 6, (0.05, 0.14))
 
 
 def test_mocov3_and_byol_have_the_augmentation_of_their_papers():
@@ -144,7 +152,9 @@ def test_the_evaluation_rows_are_the_appendix():
     one, ten = find("table2/semi_1").recipe.evaluation, find("table2/semi_10").recipe.evaluation
     assert (one.fraction, one.epochs, one.lr, one.encoder_lr, one.batch) == (0.01, 60, 500.0, 0.0, 256)
     assert (ten.fraction, ten.epochs, ten.lr, ten.encoder_lr, ten.batch) == (0.10, 20, 500.0, 1e-6, 256)
-    voc = find("table3/voc").recipe.evaluation
+    voc, coco = find("table3/voc").recipe.evaluation, find("table3/coco").recipe.evaluation
+    assert (voc.trials, coco.trials) == (3, 1)
+    assert (coco.iterations, coco.milestones, coco.batch) == (90_000, (60_000, 80_000), 16)
     assert (voc.iterations, voc.milestones, voc.batch, voc.lr, voc.encoder_lr) == (
         24_000,
         (18_000, 22_000),

@@ -78,11 +78,20 @@ def test_stitching_the_last_maps_is_combining_the_embeddings():
 VIEW = Plan((frozenset({0}),), IMAGE, 224, 224)
 
 
+def test_a_plan_knows_the_size_of_a_rectangle():
+    lying = Stitch(1, 2).plan(Divide(2).plan(VIEW))
+    assert (lying.height, lying.width, len(lying.seen)) == (112, 224, 2)
+    standing = Stitch(2, 1).plan(Divide(2).plan(VIEW))
+    assert (standing.height, standing.width) == (224, 112)
+
+
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
         ((Divide(3),), "224x224 pixels do not divide by 3; use a view of 225"),
         ((Divide(0),), "makes no patches"),
+        ((Divide(224),), "more than 20,000 patches"),
+        ((Divide(14), Encode(), Combine(3)), "n=3 of 196 patches have more than 20,000 subsets"),
         ((Project(),), "Project.* needs embedding samples, and here they are image samples"),
         ((Encode(), Predict()), "needs projection samples"),
         ((Encode(), Nearest()), "needs projection samples"),

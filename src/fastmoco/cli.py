@@ -61,5 +61,5 @@ def main() -> None:
 
 
 def _stop(message: str) -> NoReturn:
-    print(f"fastmoco: {message}", file=sys.stderr)
+    print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)

@@ -75,7 +75,6 @@ class Learner(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         """After the optimiser's step: move the target branch (Eq. 1), and store this step's targets in the support."""
-        if self.momentum is not None:
-            self.recipe.target.update(self.online, self.momentum)
+        self.recipe.target.update(self.online, self.target)
         if self.target.support is not None:
             self.target.support.store()

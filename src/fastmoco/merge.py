@@ -109,5 +109,7 @@ class Beta:
         first, second = members
         # The paper does not say how often gamma is drawn; we draw one for every combination of every image.
         alpha = torch.full((*first.shape[:2], 1), self.alpha, device=first.device)
-        gamma = torch.distributions.Beta(alpha, alpha, validate_args=False).sample()
+        # A share of two Gamma draws is a Beta draw; unlike Beta's own, these work where there are shapes but no values.
+        draws: Tensor = torch.distributions.Gamma(alpha, torch.ones_like(alpha), validate_args=False).sample((2,))
+        gamma = draws[0] / draws.sum(0)
         return gamma * first + (1 - gamma) * second

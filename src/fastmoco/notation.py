@@ -21,13 +21,18 @@ NAMES: dict[str, Any] = {
     if value is not Row
 }
 
+MOST_TEXT = 100_000
+
 
 def read(text: str) -> Any:
     """The value that `repr` or `brief` wrote: only the kernel's own names and literals; nothing is imported or run."""
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"a text of {len(text):,} characters is no recipe; the longest has a few thousand")
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, RecursionError, MemoryError):
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
         raise ValueError(f"cannot read {text[:60]!r}; write a value such as 0.1 or (Encode(), Project())") from None
+    return _value(tree.body)
 
 
 def brief(value: object) -> str:
@@ -66,10 +71,12 @@ def override(value: Recipe, settings: Iterable[str]) -> Recipe:
 
 def _value(node: ast.expr) -> Any:
     match node:
+        case ast.Constant(value=int() as number) if number.bit_length() > 63:
+            raise ValueError(f"a whole number of {number.bit_length()} bits is too large")
         case ast.Constant(value=bool() | int() | float() | str() | None as literal):
             return literal
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant() as operand) if type(operand.value) in (int, float):
+            return -_value(operand)
         case ast.Tuple(elts=items):
             return tuple(_value(item) for item in items)
         case ast.Name(id=name):
@@ -121,15 +128,14 @@ def _fit(value: Any, hint: Any) -> Any:
         if len(value) == len(wanted):
             return tuple(map(_fit, value, wanted))
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):
-            if math.isfinite(value):
-                return float(value)
+        if math.isfinite(value):
+            return float(value)
     elif typing.get_origin(hint) is typing.Literal:
         if value in parts:
             return value
     elif typing.get_origin(hint) is None and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
-    raise ValueError(f"expected {_spell(hint)}, got {brief(value)}")
+    raise ValueError(f"expected {_spell(hint)}, got {brief(value)[:80]}")
 
 
 def _spell(hint: Any) -> str:
@@ -179,7 +185,8 @@ def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
     if isinstance(opened, list):
         places = range(len(opened)) if name == "*" else [int(name)] if name.isdecimal() else []
         if not places or max(places) >= len(opened):
-            raise ValueError(f"unknown place {name!r}; use 0 to {len(opened) - 1}, or * for all")
+            known = f"use 0 to {len(opened) - 1}, or * for all" if opened else "there is nothing here yet"
+            raise ValueError(f"unknown place {name[:20]!r}; {known}")
         parts = typing.get_args(hint)
         for place in places:
             opened[place] = _set(opened[place], parts[0] if parts[-1] is Ellipsis else parts[place], rest, text)
@@ -190,11 +197,9 @@ def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
 def _parse(text: str, hint: Any) -> Any:
     """A value of the wanted type; words need no quotes."""
     with contextlib.suppress(ValueError):
+        return _fit(read(text), hint)
+    with contextlib.suppress(ValueError):
         return _fit(text, hint)
-    try:
-        value = read(text)
-    except ValueError:
-        if hint in (int, float, bool) or typing.get_origin(hint) is typing.Literal:
-            raise ValueError(f"expected {_spell(hint)}, got {text}") from None
-        raise
-    return _fit(value, hint)
+    if hint in (int, float, bool) or typing.get_origin(hint) is typing.Literal:
+        raise ValueError(f"expected {_spell(hint)}, got {text[:80]}")
+    return _fit(read(text), hint)

@@ -15,7 +15,7 @@ class SGD:
 
 @dataclass(frozen=True)
 class AdamW:
-    """The paper gives no values for AdamW; we take MoCo v3's for ViT, 1.5e-4 x batch / 256 at batch 512."""
+    """The paper does not say which values; we take MoCo v3's for ViT, 1.5e-4 x batch / 256 at batch 512."""
 
     lr: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.999)
@@ -38,7 +38,7 @@ class Schedule:
 
     warmup: float = 1.0  # epochs
     start: float = 0.25  # of the full rate, at the first iteration: 0.025 of 0.1, and 0.0375 of 0.15
-    # The paper is silent; the official code, like SimSiam, keeps the predictor at the full rate throughout.
+    # The paper does not say; we keep the predictor at the full rate throughout, as the official code and SimSiam do.
     predictor: Literal["constant", "scheduled"] = "constant"
 
     def __post_init__(self) -> None:

@@ -3,15 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from itertools import combinations
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fastmoco.samples import Group
-
-MOST_SUBSETS = 20_000  # beyond this a table of pairs does not fit on any machine
+from fastmoco.samples import MOST, Group
 
 
 def divide(x: Float[Tensor, "s b c height width"], m: int) -> Float[Tensor, "patches b c h w"]:
@@ -38,6 +37,7 @@ def take(x: Float[Tensor, " s *shape"], places: Sequence[int]) -> Float[Tensor, 
     return torch.stack([samples[place] for place in places])
 
 
+@cache
 def tiles(count: int, grid: int, rows: int, columns: int) -> tuple[Group, ...]:
     """Groups that fill rows x columns tiles: neighbours where patches have a place, in order where not."""
     height, width = (grid, grid) if grid > 1 else (rows, columns)
@@ -53,13 +53,14 @@ def tiles(count: int, grid: int, rows: int, columns: int) -> tuple[Group, ...]:
     )
 
 
+@cache
 def subsets(patches: int, n: int, grid: int, count: int | None = None) -> tuple[Group, ...]:
     """All n-subsets of the patches, or `count` of them in which every patch takes part equally often."""
-    total = math.comb(patches, n)
     if not 1 <= n <= patches:
         raise ValueError(f"n={n} patches cannot be chosen from {patches}; use n from 1 to {patches}")
-    if total > MOST_SUBSETS:
-        raise ValueError(f"{total:,} subsets of n={n} from {patches} patches are too many; use fewer patches")
+    total = math.comb(patches, n)
+    if total > MOST:
+        raise ValueError(f"n={n} of {patches} patches have more than {MOST:,} subsets; use fewer patches")
     everything = tuple(combinations(range(patches), n))
     if count is None:
         return everything
@@ -72,6 +73,7 @@ def subsets(patches: int, n: int, grid: int, count: int | None = None) -> tuple[
     return _balance(sorted(everything, key=lambda group: _spread(group, grid))[:count], patches)
 
 
+@cache
 def ring(patches: int, grid: int) -> tuple[Group, ...]:
     """Ordered pairs in which every patch is first once and second once, neighbours where the grid allows it."""
     rows = [range(start, min(start + grid, patches)) for start in range(0, patches, grid)]
@@ -91,15 +93,16 @@ def _balance(groups: list[Group], patches: int) -> tuple[Group, ...]:
     If patch u is used more often than v, more groups hold u without v than v without u, so at least one of them can
     trade u for v and become a group not yet chosen. Each trade lessens the imbalance, so this ends.
     """
-    chosen = list(groups)
+    chosen, taken = list(groups), set(groups)
+    used = Counter(member for group in groups for member in group)
     while True:
-        used = Counter(range(patches))
-        used.update(member for group in chosen for member in group)
-        u, v = max(used, key=lambda p: used[p]), min(used, key=lambda p: used[p])
+        u, v = (most(range(patches), key=lambda patch: used[patch]) for most in (max, min))
         if used[u] == used[v]:
             return tuple(sorted(chosen))
         for place, group in enumerate(chosen):
             traded = tuple(sorted({*group, v} - {u}))
-            if u in group and v not in group and traded not in chosen:
+            if u in group and v not in group and traded not in taken:
                 chosen[place] = traded
+                taken ^= {group, traded}
+                used.update({u: -1, v: 1})
                 break

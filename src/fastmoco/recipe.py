@@ -11,7 +11,7 @@ from fastmoco.heads import MLP
 from fastmoco.optim import SGD, Optim, Schedule
 from fastmoco.pairs import OtherViews, Pairs, meetings
 from fastmoco.protocols import Linear, Protocol
-from fastmoco.samples import EMBEDDING, IMAGE, STAGES, Group, Plan, Seen
+from fastmoco.samples import IMAGE, MOST, PROJECTION, STAGES, Group, Plan, Seen
 from fastmoco.steps import Encode, MontageEncodeDivide, Nearest, Path, Predict, Step
 from fastmoco.target import Momentum, Target
 
@@ -46,8 +46,8 @@ class View:
     resize: Literal["bicubic", "bilinear"] = "bicubic"
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.count < 1:
-            raise ValueError(f"View(size={self.size}, count={self.count}): both must be 1 or more")
+        if self.size < 1 or not 1 <= self.count <= MOST:
+            raise ValueError(f"View(size={self.size}, count={self.count}): use 1 px or more, and 1 to {MOST:,} crops")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(
                 f"scale={self.scale} is no range of areas; use two numbers from above 0 to 1, the smaller first"
@@ -80,6 +80,10 @@ class Recipe:
         if self.optim.lr <= 0 or self.clip < 0:
             raise ValueError(
                 f"optim.lr={self.optim.lr}, clip={self.clip}: use a positive rate, and a clip of 0 or more"
+            )
+        if self.schedule.warmup > self.epochs:
+            raise ValueError(
+                f"schedule.warmup={self.schedule.warmup:g} is longer than epochs={self.epochs}; change one"
             )
         self._check_sides()
         self._check_networks()
@@ -121,18 +125,18 @@ class Recipe:
                 raise ValueError(
                     f"no view has a path on the {side} side, so there is nothing to contrast; give one to a view"
                 )
-            if len(stages) > 1 or min(stages) < EMBEDDING:
+            if len(stages) > 1 or min(stages) < PROJECTION:
                 names = ", ".join(STAGES[stage] for stage in sorted(stages))
-                raise ValueError(f"{side} paths end at: {names}; all must end at one place, embedding or later")
-        if (ends["online"] == {EMBEDDING}) != (ends["target"] == {EMBEDDING}):
-            raise ValueError("one side ends at an embedding and the other does not; add Project to it, or take it out")
+                raise ValueError(f"{side} paths end at: {names}; all must end at one place, projection or later")
         if any(isinstance(step, Predict) for view in self.views for step in view.target):
             raise ValueError("Predict is in a target path, but the target branch has no predictor (Eq. 1); take it out")
-        for number, met in enumerate(self.meetings()):
-            if not met:
-                raise ValueError(
-                    f"target {number} is met by no sample, as all have seen it; add a view, or change pairs"
-                )
+        met = self.meetings()
+        for number in range(len(self.targets())):
+            if not met[number]:
+                raise ValueError(f"target {number} meets no sample; add a view, or change pairs")
+        for number in range(len(self.samples())):
+            if not any(number in group for group in met):
+                raise ValueError(f"sample {number} meets no target; add a view, or change pairs")
 
     def _check_networks(self) -> None:
         cut = [

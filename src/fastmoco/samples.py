@@ -14,6 +14,8 @@ Group = tuple[int, ...]  # members of a new sample, as positions in a stack
 IMAGE, LAST_MAP, EMBEDDING, PROJECTION, PREDICTION = 0, 4, 5, 6, 7
 STAGES = ("image", *(f"stage-{k} map" for k in range(1, 5)), "embedding", "projection", "prediction")
 
+MOST = 20_000  # samples of an image; no machine holds more, and a slip of the pen soon asks for them
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -22,6 +24,11 @@ class Samples:
     x: Float[Tensor, "s b *shape"]
     seen: tuple[Seen, ...]
     grid: int = 1
+
+    def __post_init__(self) -> None:
+        assert len(self.x) == len(self.seen), (
+            f"{len(self.x)} samples, of which {len(self.seen)} know what they have seen"
+        )
 
     def through(self, module: Callable[[Tensor], Tensor]) -> "Samples":
         """One pass of the whole stack, so that its samples share batch statistics."""

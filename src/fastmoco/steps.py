@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from fastmoco.branch import Branch
 from fastmoco.merge import Mean, Merge
 from fastmoco.patches import divide, stitch, take, tiles
-from fastmoco.samples import EMBEDDING, IMAGE, LAST_MAP, PREDICTION, PROJECTION, Group, Plan, Samples, unite
+from fastmoco.samples import EMBEDDING, IMAGE, LAST_MAP, MOST, PREDICTION, PROJECTION, Group, Plan, Samples, unite
 
 
 @runtime_checkable
@@ -40,6 +40,8 @@ class Divide:
         plan.require(self, IMAGE)
         if self.m < 1:
             raise ValueError(f"{self} makes no patches; use m of 1 or more")
+        if len(plan.seen) * self.m**2 > MOST:
+            raise ValueError(f"{self} makes more than {MOST:,} patches of an image; use a smaller m")
         if plan.height % self.m or plan.width % self.m:
             fits = -(-plan.width // self.m) * self.m
             raise ValueError(

@@ -14,8 +14,8 @@ class Target(Protocol):
     def copy(self, online: Branch) -> Branch | None:
         """The branch that makes the targets, or None if that is the online branch."""
 
-    def update(self, online: Branch, copied: Branch) -> None:
-        """Bring the copy up to date after an optimiser step."""
+    def update(self, online: Branch, target: Branch) -> None:
+        """Bring the target branch up to date after an optimiser step."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Momentum:
         return Branch(copy.deepcopy(online.encoder), copy.deepcopy(online.projector)).requires_grad_(False)
 
     @torch.no_grad()
-    def update(self, online: Branch, copied: Branch) -> None:
-        """Parameters only: the copy normalises by its own batches and keeps its own running statistics."""
-        for ours, theirs in ((online.encoder, copied.encoder), (online.projector, copied.projector)):
+    def update(self, online: Branch, target: Branch) -> None:
+        """Parameters only: the target normalises by its own batches and keeps its own running statistics."""
+        for ours, theirs in ((online.encoder, target.encoder), (online.projector, target.projector)):
             for source, moving in zip(ours.parameters(), theirs.parameters(), strict=True):
                 moving.lerp_(source, 1 - self.alpha)
 
@@ -47,5 +47,5 @@ class StopGradient:
     def copy(self, online: Branch) -> None:
         return None
 
-    def update(self, online: Branch, copied: Branch) -> None:
-        raise AssertionError("there is no copy to update")
+    def update(self, online: Branch, target: Branch) -> None:
+        """The optimiser has moved it."""

@@ -25,10 +25,10 @@ def find(name: str) -> Row:
 
 
 def rows(name: str = "") -> dict[str, Row]:
-    """All rows by their full names, or those of one table, of a user's own `my.py`, or just `my.py:name`."""
+    """All rows by their full names, or those of one table, of a user's own `my.py`, or just one row."""
     if name.endswith(".py"):
         return {f"{name}:{row}": value for row, value in _run(name).items()}
-    if _file(name):
+    if _file(name) or "/" in name:
         return {name: find(name)}
     if name and name not in TABLES:
         raise ValueError(unknown("table", name, [*TABLES, "my.py"]))

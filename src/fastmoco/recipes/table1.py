@@ -2,7 +2,8 @@
 
 Fast-MoCo costs 17.0 G multiply-adds an image and step forwards, MoCo v3 16.4 G. The paper quotes the baselines from
 their own papers, so here they have their own heads, optimiser, augmentation and batch; table4b and table7 hold them in
-Fast-MoCo's setting. What this kernel leaves out of them: alpha is constant, where MoCo v3 and BYOL raise it to 1.
+Fast-MoCo's setting. What differs from their own code: alpha is constant, where MoCo v3 and BYOL raise it to 1; the rate
+falls with every iteration, where SimSiam's falls with every epoch; and all have Fast-MoCo's linear evaluation.
 """
 
 from dataclasses import replace
@@ -23,6 +24,7 @@ fast_moco_100 = Row(methods.fast_moco, {"linear/top1": 73.5})
 fast_moco_200 = Row(replace(methods.fast_moco, epochs=200), {"linear/top1": 75.1})
 fast_moco_400 = Row(replace(methods.fast_moco, epochs=400), {"linear/top1": 75.5})
 
+# The rate and decay that MoCo v3 publishes for 100 epochs; its longer runs may have others.
 mocov3 = Row(
     replace(
         methods.mocov3,

@@ -25,7 +25,7 @@ samples_6 = Row(_with(Combine(2, count=6)), {"linear/top1": 73.5})
 # Section 5.5: the largest value of each channel instead of the average.
 max = Row(_with(Combine(2, Max())), {"linear/top1": 64.6})
 
-# Appendix: the paper gives no values for AdamW; we take MoCo v3's, with its warm-up of 40 epochs.
+# Appendix: the paper does not say which values AdamW has; we take MoCo v3's, with its warm-up of 40 epochs.
 _long_warmup = Schedule(warmup=40.0, start=0.0, predictor="scheduled")
 adamw = Row(replace(fast_moco, optim=AdamW(), schedule=_long_warmup), {"linear/top1": 71.7})
 mocov3_adamw = Row(replace(mocov3, optim=AdamW(), schedule=_long_warmup), {"linear/top1": 69.3})
