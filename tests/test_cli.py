@@ -73,11 +73,13 @@ def test_show_imports_only_what_the_encoder_needs():
 
 
 def test_show_changes_a_row_and_says_so():
-    done = run("show", "table4a/fast_moco", "--set", "encoder=resnet18", "--set", "batch=256")
+    done = run("show", "table4a/fast_moco", "--set", "encoder=resnet18", "epochs=5", "--set", "batch=256")
     assert done.returncode == 0
     assert "not the paper's row" in done.stdout
     assert "73.5" not in done.stdout
     assert "5.545" in done.stdout
+    assert "5 epochs at batch 256" in done.stdout
+    assert not any(line.endswith(" ") for line in done.stdout.splitlines())
 
 
 @pytest.fixture
@@ -103,6 +105,10 @@ def test_a_users_own_file_is_listed_and_shown(own):
         (("show", "table4a/fast_mocco"), "unknown row 'table4a/fast_mocco'; the nearest known: table4a/fast_moco"),
         (("show", "fast_moco"), "unknown row 'fast_moco'; the nearest known:"),
         (("show", ""), "unknown row ''"),
+        (("show", "TABLE4A/FAST_MOCO"), "the nearest known: table4a/fast_moco"),
+        (("show", "table1/fast_moco_100", "--set", "encoder=vgg11"), "or any timm model as timm/NAME"),
+        (("show", "table7/simsiam", "--set", "target.alpha=1"), "unknown StopGradient field 'alpha'; known: none"),
+        (("show", "table7/nnclr", "--set", "support=99999999999999999"), "support=99999999999999999"),
         (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),
         (("show", "absent.py:mine"), "no file 'absent.py'"),
         (
@@ -134,6 +140,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, reason):
         ),
         (OWN.replace("mine", "other"), "unknown row"),
         ("raise KeyError", "line 1: KeyError"),
+        ("import sys; sys.exit()", "line 1: SystemExit"),
     ],
 )
 def test_a_mistake_in_a_users_own_file_names_its_line(tmp_path, text, reason):
@@ -142,3 +149,14 @@ def test_a_mistake_in_a_users_own_file_names_its_line(tmp_path, text, reason):
     assert done.returncode == 2
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_file_without_a_name_lists_its_recipes(own):
+    done = run("show", f"{own}/my.py")
+    assert done.returncode == 2
+    assert f"{own}/my.py:mine" in done.stderr
+
+
+def test_a_users_file_finds_its_neighbours(own):
+    (own / "other.py").write_text("from my import mine\nlong = mine\n")
+    assert run("recipes", f"{own}/other.py:long").returncode == 0

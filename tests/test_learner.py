@@ -171,6 +171,26 @@ def test_the_loss_of_a_constant_encoder_is_ln_n():
     assert learner(crops(recipe)).item() == pytest.approx(recipe.contrast.chance(recipe.batch), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [],
+        [(1, 4, 3, 32, 32)],
+        [(1, 4, 3, 32, 32)] * 3,
+        [(4, 1, 3, 32, 32)] * 2,
+        [(2, 4, 3, 32, 32)] * 2,
+        [(1, 4, 3, 48, 48)] * 2,
+        [(1, 0, 3, 32, 32)] * 2,
+        [(4, 3, 32, 32)] * 2,
+        [(1, 4, 3, 32, 32), (1, 5, 3, 32, 32)],
+    ],
+)
+def test_a_batch_of_another_shape_is_refused(shapes):
+    learner = Learner(shrink(methods.fast_moco))
+    with pytest.raises(ValueError, match=r"this recipe needs \(1, images, 3, 32, 32\), \(1, images, 3, 32, 32\)"):
+        learner._check([torch.zeros(shape) for shape in shapes])
+
+
 def test_a_state_dict_brings_everything_back():
     for method in (methods.fast_moco, methods.nnclr_patches, methods.simsiam_patches):
         recipe = shrink(method)

@@ -22,7 +22,9 @@ def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[
 def show(
     row: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROW")],
     *,
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")] = (),
+    set: Annotated[
+        tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE ...")
+    ] = (),
 ) -> None:
     """Show one row: its table of views, samples and pairs, parameters, cost and chance loss. Nothing is trained.
 
@@ -36,9 +38,9 @@ def show(
     from fastmoco.recipes import find
     from fastmoco.report import print_row
 
-    found = find(row)
+    found, settings = find(row), [setting for group in set for setting in group]
     try:
-        print_row(row, replace(found, recipe=override(found.recipe, set)), set)
+        print_row(row, replace(found, recipe=override(found.recipe, settings)), settings)
     except ValueError as error:
         raise ValueError(f"{row}: {error}") from None
 
@@ -52,10 +54,10 @@ def main() -> None:
         tyro.extras.subcommand_cli_from_dict(
             VERBS, prog="fastmoco", description="Fast-MoCo: self-supervised learning with combinatorial patches."
         )
-    except ValueError as error:
-        _stop(str(error))
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
+    except (ValueError, OSError) as error:
+        _stop(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -118,7 +118,7 @@ def build(name: str) -> Encoder:
 def check(name: str) -> None:
     """Refuse an unknown name; names in timm are checked when built, so that a recipe needs no timm to be read."""
     if name not in NAMES and not name.startswith("timm/"):
-        raise ValueError(unknown("encoder", name, [*NAMES, "timm/NAME"]))
+        raise ValueError(unknown("encoder", name, list(NAMES)) + ", or any timm model as timm/NAME")
 
 
 def whole_only(name: str) -> bool:
@@ -128,5 +128,9 @@ def whole_only(name: str) -> bool:
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
     """The line for a name that does not exist, with the nearest ones that do."""
-    near = difflib.get_close_matches(name, known, n=4, cutoff=0.4) or known[:8]
-    return f"unknown {kind} {name!r}; the nearest known: {', '.join(near)}"
+    plain = {each.lower(): each for each in known}
+    near = [plain[each] for each in difflib.get_close_matches(name.lower(), plain, n=4, cutoff=0.4)]
+    if near:
+        return f"unknown {kind} {name[:60]!r}; the nearest known: {', '.join(near)}"
+    some = known if len(known) <= 16 else [*known[:16], "..."]
+    return f"unknown {kind} {name[:60]!r}; known: {', '.join(some) or 'none'}"

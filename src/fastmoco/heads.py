@@ -18,8 +18,8 @@ class MLP:
     gamma: Literal["uniform", "one"] = "uniform"
 
     def __post_init__(self) -> None:
-        if not self.widths or min(self.widths) < 1:
-            raise ValueError(f"widths={self.widths}: a head needs at least one layer, each at least 1 wide")
+        if not self.widths or min(self.widths) < 1 or max(self.widths) > 10**6:
+            raise ValueError(f"widths={self.widths}: a head needs at least one layer, each from 1 to a million wide")
 
 
 # The paper says "identical to SimSiam", but the official code has a bias everywhere, an affine last norm and, through a

@@ -51,6 +51,7 @@ class Learner(nn.Module):
 
     def encode(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> tuple[Samples, Samples]:
         """All samples and all targets of a batch."""
+        self._check(batch)
         if self.target.support is not None:
             self.target.support.noted.clear()  # of a batch that no update followed
         samples, targets = [], []
@@ -71,6 +72,15 @@ class Learner(nn.Module):
             return 0
         same = [ours == theirs for ours, theirs in zip(view.online, view.target, strict=False)]
         return [*same, False].index(False)
+
+    def _check(self, batch: Sequence[Tensor]) -> None:
+        """A batch of another shape could pass every network and still pair the wrong samples."""
+        given = [tuple(x.shape) for x in batch]
+        images = given[0][1] if given and len(given[0]) == 5 else 0
+        wanted = [(view.count, images, 3, view.size, view.size) for view in self.recipe.views]
+        if given != wanted or images == 0:
+            needs = ", ".join(f"({view.count}, images, 3, {view.size}, {view.size})" for view in self.recipe.views)
+            raise ValueError(f"a batch of shapes {given} does not fit; this recipe needs {needs}")
 
     @torch.no_grad()
     def update(self) -> None:

@@ -41,10 +41,10 @@ class Tiles:
     columns: int
 
     def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
-        if n != self.rows * self.columns or count is not None:
-            raise ValueError(
-                f"n={n}, count={count}: {self} is of n={self.rows * self.columns} patches; leave count out"
-            )
+        if n != self.rows * self.columns:
+            raise ValueError(f"n={n}: {self} is of n={self.rows * self.columns} patches")
+        if count is not None:
+            raise ValueError(f"count={count}: {self} says which patches go together; leave count out")
         return tiles(patches, grid, self.rows, self.columns)
 
     def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:

@@ -12,6 +12,9 @@ class SGD:
     momentum: float = 0.9
     weight_decay: float = 1e-4
 
+    def __post_init__(self) -> None:
+        _check(self.momentum, self.weight_decay)
+
 
 @dataclass(frozen=True)
 class AdamW:
@@ -20,6 +23,9 @@ class AdamW:
     lr: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check(max(self.betas), self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class LARS:
     momentum: float = 0.9
     weight_decay: float = 1e-6
     trust: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.momentum, self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -49,3 +58,8 @@ class Schedule:
 
 
 Optim = SGD | AdamW | LARS
+
+
+def _check(momentum: float, weight_decay: float) -> None:
+    if not 0 <= momentum < 1 or weight_decay < 0:
+        raise ValueError(f"momentum={momentum}, weight_decay={weight_decay}: use 0 to below 1, and 0 or more")

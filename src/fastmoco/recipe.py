@@ -31,6 +31,15 @@ class Augment:
     solarise_p: float = 0.0
     flip_p: float = 0.5
 
+    def __post_init__(self) -> None:
+        for name in ("jitter_p", "grey_p", "blur_p", "solarise_p", "flip_p"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is not a probability; use a number from 0 to 1")
+        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1] or min(self.jitter) < 0:
+            raise ValueError(
+                f"blur_sigma={self.blur_sigma}, jitter={self.jitter}: use a rising range, and no negatives"
+            )
+
 
 @dataclass(frozen=True)
 class View:
@@ -46,8 +55,8 @@ class View:
     resize: Literal["bicubic", "bilinear"] = "bicubic"
 
     def __post_init__(self) -> None:
-        if self.size < 1 or not 1 <= self.count <= MOST:
-            raise ValueError(f"View(size={self.size}, count={self.count}): use 1 px or more, and 1 to {MOST:,} crops")
+        if not 1 <= self.size <= MOST or not 1 <= self.count <= MOST:
+            raise ValueError(f"View(size={self.size}, count={self.count}): use 1 to {MOST:,} pixels and crops")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(
                 f"scale={self.scale} is no range of areas; use two numbers from above 0 to 1, the smaller first"
@@ -154,7 +163,7 @@ class Recipe:
                 f"predictor.widths={self.predictor.widths}, projector.widths={self.projector.widths}: "
                 "a prediction meets a projection, so both must end with the same width"
             )
-        if self.uses(Nearest) != (self.support > 0):
+        if self.uses(Nearest) != (self.support > 0) or not 0 <= self.support <= 10**9:
             raise ValueError(
                 f"support={self.support}: Nearest needs a support set, such as 65536, and only Nearest does"
             )

@@ -1,6 +1,9 @@
 """What a person reads about recipes: the list of rows, and one row in full."""
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +12,8 @@ from fastmoco.contrast import InfoNCE
 from fastmoco.cost import Cost, measure
 from fastmoco.notation import brief
 from fastmoco.recipe import Recipe, Row
+
+WIDE = 200  # columns, enough for every line
 
 
 def print_rows(rows: Mapping[str, Row]) -> None:
@@ -30,25 +35,23 @@ def print_rows(rows: Mapping[str, Row]) -> None:
             type(recipe.evaluation).__name__.lower(),
             _numbers(row.paper) or "-",
         )
-    _console().print(listing)
+    _print(listing, _console(WIDE))  # a name is never cut, however narrow the terminal
 
 
 def print_row(name: str, row: Row, settings: Sequence[str] = ()) -> None:
     """One row: its table of views, what it makes, what it costs, and how it is trained."""
     cost = measure(row.recipe)
-    console = _console()
-    console.print(name + "".join(f" --set {setting}" for setting in settings), style="bold")
-    if settings:
-        console.print("changed by --set, so not the paper's row")
-    elif row.paper:
-        console.print(f"in the paper: {_numbers(row.paper)}")
+    console = _console(None if sys.stdout.isatty() else WIDE)
+    print(name + "".join(f" --set {shlex.quote(setting)}" for setting in settings))
+    if row.paper:
+        print("changed, so not the paper's row" if settings else f"in the paper: {_numbers(row.paper)}")
     for part in (_views(row.recipe, cost), _networks(row.recipe, cost), _facts(row.recipe)):
-        console.print()
-        console.print(part)
+        print()
+        _print(part, console)
 
 
 def _views(recipe: Recipe, cost: Cost) -> Table:
-    views = _table("view", ">px", ">crops", "scale", "online path", ">encoder", "target path", ">encoder")
+    views = _table("view", ">px", ">crops", "scale", "online path", ">online encoder", "target path", ">target encoder")
     for number, (view, online, target) in enumerate(zip(recipe.views, cost.online, cost.target, strict=True)):
         views.add_row(
             str(number),
@@ -89,7 +92,7 @@ def _facts(recipe: Recipe) -> Table:
     facts.add_row("contrast", repr(recipe.contrast))
     facts.add_row("chance loss", _chance(recipe))
     facts.add_row("training", f"{recipe.epochs} epochs at batch {recipe.batch}")
-    facts.add_row("optimiser", f"{recipe.optim}, clip {recipe.clip:g}")
+    facts.add_row("optimiser", f"{recipe.optim}, {f'clip {recipe.clip:g}' if recipe.clip else 'no clipping'}")
     facts.add_row("schedule", str(recipe.schedule))
     facts.add_row("evaluation", str(recipe.evaluation))
     return facts
@@ -114,15 +117,21 @@ def _giga(count: int) -> str:
 
 def _table(*columns: str) -> Table:
     """A table without lines; a column whose name begins with > holds numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for column in columns:
-        table.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", header_style="dim"
-        )
+        side: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        table.add_column(column.removeprefix(">"), justify=side, overflow="fold")
     return table
 
 
-def _console() -> Console:
-    """As wide as the terminal, and wide enough for every line where there is none."""
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=200)
+def _print(table: Table, console: Console) -> None:
+    """Without the blanks that fill up a line, so that output can be pasted."""
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def _console(width: int | None = None) -> Console:
+    """Plain text, as wide as the terminal or as told."""
+    return Console(width=width, highlight=False, markup=False, emoji=False, color_system=None)

@@ -34,6 +34,8 @@ class Support(nn.Module):
     @torch.no_grad()
     def store(self) -> None:
         """Let the targets noted since the last call, of every view and every rank, replace the oldest vectors."""
+        if not self.noted:
+            return
         new = torch.cat([gather(unit) for unit in self.noted])[-len(self.vectors) :]
         places = (self.next + torch.arange(len(new), device=new.device)) % len(self.vectors)
         self.vectors[places] = new

@@ -2,6 +2,7 @@
 
 import importlib
 import runpy
+import sys
 import traceback
 from pathlib import Path
 
@@ -18,9 +19,12 @@ TABLES = (
 def find(name: str) -> Row:
     """A row by `table4a/fast_moco`, or from a user's own file by `my.py:name`."""
     table, _, _ = name.partition("/")
-    known = rows(_file(name) or (table if table in TABLES else ""))
+    file = name if name.endswith(".py") else _file(name)
+    known = rows(file or (table if table in TABLES else ""))
     if name not in known:
-        raise ValueError(unknown("row", name, list(known)) + " (`fastmoco recipes` lists all)")
+        raise ValueError(
+            unknown("row", name, list(known)) + (f" in {file}" if file else "; `fastmoco recipes` lists all")
+        )
     return known[name]
 
 
@@ -51,9 +55,10 @@ def _run(file: str) -> dict[str, Row]:
     """The rows of a user's file, which is Python and is run; a recipe in it need not be wrapped as a row."""
     if not Path(file).is_file():
         raise ValueError(f"no file {file!r}; give the path of a Python file that holds recipes")
+    sys.path.insert(0, str(Path(file).resolve().parent))  # so that it finds its neighbours, as when Python runs it
     try:
         names = runpy.run_path(file)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever goes wrong in a user's file is told by its line, not by a traceback through this package.
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
