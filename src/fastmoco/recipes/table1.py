@@ -9,7 +9,7 @@ falls with every iteration, where SimSiam's falls with every epoch; and all have
 from dataclasses import replace
 
 from fastmoco import heads, methods
-from fastmoco.contrast import InfoNCE
+from fastmoco.contrast import Cosine, InfoNCE
 from fastmoco.optim import LARS, Schedule
 from fastmoco.recipe import Row, View
 from fastmoco.target import StopGradient
@@ -25,31 +25,14 @@ fast_moco_200 = Row(replace(methods.fast_moco, epochs=200), {"linear/top1": 75.1
 fast_moco_400 = Row(replace(methods.fast_moco, epochs=400), {"linear/top1": 75.5})
 
 # The rate and decay that MoCo v3 publishes for 100 epochs; its longer runs may have others.
+_lars = replace(methods.mocov3, views=_asymmetric, optim=LARS(), schedule=_slow_warmup, clip=0.0, batch=4096)
+
 mocov3 = Row(
-    replace(
-        methods.mocov3,
-        views=_asymmetric,
-        projector=heads.mocov3_projector,
-        predictor=heads.mocov3_predictor,
-        optim=LARS(),
-        schedule=_slow_warmup,
-        clip=0.0,
-        epochs=800,
-        batch=4096,
-    ),
+    replace(_lars, projector=heads.mocov3_projector, predictor=heads.mocov3_predictor, epochs=800),
     {"linear/top1": 73.8},
 )
 byol = Row(
-    replace(
-        methods.byol,
-        views=_asymmetric,
-        projector=heads.byol_head,
-        predictor=heads.byol_head,
-        optim=LARS(lr=7.2),
-        schedule=_slow_warmup,
-        clip=0.0,
-        batch=4096,
-    ),
+    replace(_lars, contrast=Cosine(), projector=heads.byol_head, predictor=heads.byol_head, optim=LARS(lr=7.2)),
     {"linear/top1": 66.5},
 )
 simsiam = Row(
@@ -66,17 +49,13 @@ simsiam = Row(
 # NNCLR published no code, and the paper does not say how it is set; we take its paper's heads and MoCo v3's optimiser.
 nnclr = Row(
     replace(
-        methods.nnclr,
-        target=StopGradient(),
+        _lars,
         views=tuple(replace(view, target=methods.neighbours) for view in _asymmetric),
+        target=StopGradient(),
         contrast=InfoNCE(0.1),
         projector=heads.nnclr_projector,
         predictor=heads.nnclr_predictor,
         support=98_304,
-        optim=LARS(),
-        schedule=_slow_warmup,
-        clip=0.0,
-        batch=4096,
     ),
     {"linear/top1": 69.4},
 )
