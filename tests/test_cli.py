@@ -140,6 +140,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, reason):
         ),
         (OWN.replace("mine", "other"), "unknown row"),
         ("raise KeyError", "line 1: KeyError"),
+        ("x = 1\0", "line 1: SyntaxError"),
         ("import sys; sys.exit()", "line 1: SystemExit"),
     ],
 )

@@ -117,6 +117,11 @@ def test_an_unknown_encoder_names_the_nearest(name, near):
         encoder.build(name)
 
 
+def test_a_name_with_weights_is_refused():
+    with pytest.raises(ValueError, match=r"'timm/resnet18\.a1_in1k' names weights"):
+        encoder.build("timm/resnet18.a1_in1k")
+
+
 def test_sync_norms_reach_every_part_of_an_encoder():
     eye = nn.SyncBatchNorm.convert_sync_batchnorm(encoder.build("resnet18"))
     assert isinstance(eye.net.bn1, nn.SyncBatchNorm)

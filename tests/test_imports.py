@@ -9,7 +9,7 @@ import fastmoco
 
 ROOT = Path(fastmoco.__file__).parent
 ARROW = [
-    {"samples", "distributed"},
+    {"samples", "distributed", "names"},
     {"patches", "encoder", "heads", "support"},
     {"branch", "merge"},
     {"steps"},

@@ -1,7 +1,6 @@
 """Encoders by name: torchvision ResNets cut into stages, and any timm model as `timm/NAME`."""
 
 import copy
-import difflib
 import inspect
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fastmoco.names import unknown
 from fastmoco.samples import EMBEDDING, IMAGE
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2")
@@ -96,6 +96,8 @@ class Timm(nn.Module):
         except Exception as error:  # a model can fail in any way on an image that it was not made for
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason[:160]}") from None
+        if embedding.dim() != 2:
+            raise ValueError(f"encoder timm/{self.name} makes {tuple(embedding.shape)} of an image, not one embedding")
         return embedding
 
 
@@ -110,6 +112,10 @@ def build(name: str) -> Encoder:
     import timm
 
     model = name.removeprefix("timm/")
+    if "." in model:
+        raise ValueError(
+            f"encoder {name!r} names weights, but learning starts from random ones; leave out the part after the dot"
+        )
     if not timm.is_model(model):
         raise ValueError(unknown("encoder", name, [f"timm/{known}" for known in timm.list_models()]))
     return Timm(model)
@@ -124,13 +130,3 @@ def check(name: str) -> None:
 def whole_only(name: str) -> bool:
     """Whether an encoder cannot be stopped between its stages."""
     return name.startswith("timm/")
-
-
-def unknown(kind: str, name: str, known: list[str]) -> str:
-    """The line for a name that does not exist, with the nearest ones that do."""
-    plain = {each.lower(): each for each in known}
-    near = [plain[each] for each in difflib.get_close_matches(name.lower(), plain, n=4, cutoff=0.4)]
-    if near:
-        return f"unknown {kind} {name[:60]!r}; the nearest known: {', '.join(near)}"
-    some = known if len(known) <= 16 else [*known[:16], "..."]
-    return f"unknown {kind} {name[:60]!r}; known: {', '.join(some) or 'none'}"

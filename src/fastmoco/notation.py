@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastmoco import contrast, heads, merge, optim, pairs, protocols, recipe, steps, target
-from fastmoco.encoder import unknown
+from fastmoco.names import unknown
 from fastmoco.recipe import Recipe, Row
 
 NAMES: dict[str, Any] = {

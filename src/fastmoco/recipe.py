@@ -140,12 +140,12 @@ class Recipe:
         if any(isinstance(step, Predict) for view in self.views for step in view.target):
             raise ValueError("Predict is in a target path, but the target branch has no predictor (Eq. 1); take it out")
         met = self.meetings()
-        for number in range(len(self.targets())):
-            if not met[number]:
+        for number, group in enumerate(met):
+            if not group:
                 raise ValueError(f"target {number} meets no sample; add a view, or change pairs")
-        for number in range(len(self.samples())):
-            if not any(number in group for group in met):
-                raise ValueError(f"sample {number} meets no target; add a view, or change pairs")
+        alone = set(range(len(self.samples()))).difference(*met)
+        if alone:
+            raise ValueError(f"sample {min(alone)} meets no target; add a view, or change pairs")
 
     def _check_networks(self) -> None:
         cut = [

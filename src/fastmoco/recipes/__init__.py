@@ -6,7 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from fastmoco.encoder import unknown
+from fastmoco.names import unknown
 from fastmoco.recipe import Recipe, Row
 
 TABLES = (
@@ -61,7 +61,7 @@ def _run(file: str) -> dict[str, Row]:
     except (Exception, SystemExit) as error:
         # Whatever goes wrong in a user's file is told by its line, not by a traceback through this package.
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+        line = (error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None) or 1
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"{file}, line {line}: {kind}{' '.join(str(error).split())}") from None
     found = {name: Row(value) if isinstance(value, Recipe) else value for name, value in names.items()}
