@@ -40,7 +40,7 @@ def test_splitmix64_as_published():
 
 def test_numbers_fill_the_unit_interval_evenly_and_keys_do_not_depend_on_each_other():
     numbers = uniform(key(0, 1, torch.arange(20_000), 0), 2).double()
-    assert 0 <= numbers.min()
+    assert numbers.min() >= 0
     assert numbers.max() < 1
     counts = torch.histc(numbers[:, 0], 20, 0, 1)
     assert ((counts - 1000) ** 2 / 1000).sum() < 44  # chi-squared with 19 degrees of freedom, p = 0.001

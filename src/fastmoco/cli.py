@@ -6,6 +6,9 @@ from typing import Annotated, NoReturn
 
 import tyro
 
+from fastmoco.demo import demo
+from fastmoco.pretrain import Settings, flat, pretrain
+
 
 def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE]")] = "") -> None:
     """List every row of the paper with its samples, pairs and the number that the paper reports.
@@ -22,9 +25,7 @@ def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[
 def show(
     row: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROW")],
     *,
-    set: Annotated[
-        tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE ...")
-    ] = (),
+    set: Settings = (),
 ) -> None:
     """Show one row: its table of views, samples and pairs, parameters, cost and chance loss. Nothing is trained.
 
@@ -38,14 +39,14 @@ def show(
     from fastmoco.recipes import find
     from fastmoco.report import print_row
 
-    found, settings = find(row), [setting for group in set for setting in group]
+    found, settings = find(row), flat(set)
     try:
         print_row(row, replace(found, recipe=override(found.recipe, settings)), settings)
     except ValueError as error:
         raise ValueError(f"{row}: {error}") from None
 
 
-VERBS: dict[str, Callable[..., None]] = {"recipes": recipes, "show": show}
+VERBS: dict[str, Callable[..., object]] = {"pretrain": pretrain, "demo": demo, "recipes": recipes, "show": show}
 
 
 def main() -> None:
@@ -58,8 +59,8 @@ def main() -> None:
         sys.stderr.close()
     except (ValueError, OSError) as error:
         _stop(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
+        sys.exit(128 + (error.args[0] if error.args else 2))
 
 
 def _stop(message: str) -> NoReturn:

@@ -32,6 +32,8 @@ class Learner(nn.Module):
         self.online = Branch(eye, mlp(eye.width, recipe.projector), predictor)
         # None, and not a second name of the online branch, which would put every weight into the state dict twice.
         self.momentum = recipe.target.copy(self.online)
+        # What the last batch became, for those who watch over a training.
+        self.latest: tuple[Samples, Samples] | None = None
         if recipe.uses(Nearest):
             self.target.support = Support(recipe.support, width)
 
@@ -43,6 +45,7 @@ class Learner(nn.Module):
     def forward(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> Float[Tensor, ""]:
         """The mean over all pairs. A batch holds the crops of each row of the table of views."""
         samples, targets = self.encode(batch)
+        self.latest = samples.detach(), targets
         everyone = gather(targets.x.transpose(0, 1))
         own = rank() * targets.x.shape[1] + torch.arange(targets.x.shape[1], device=targets.x.device)
         met = meetings(self.recipe.pairs, samples.seen, targets.seen)

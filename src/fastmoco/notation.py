@@ -69,6 +69,21 @@ def override(value: Recipe, settings: Iterable[str]) -> Recipe:
     return changed
 
 
+def differences(there: Any, here: Any, path: str = "") -> list[str]:
+    """Where two values differ, such as `optim.lr 0.1 there, 0.2 here`."""
+    if there == here:
+        return []
+    if dataclasses.is_dataclass(there) and type(there) is type(here):
+        pairs = [
+            (field.name, getattr(there, field.name), getattr(here, field.name)) for field in dataclasses.fields(there)
+        ]
+    elif isinstance(there, tuple) and isinstance(here, tuple) and len(there) == len(here):
+        pairs = [(str(place), a, b) for place, (a, b) in enumerate(zip(there, here, strict=True))]
+    else:
+        return [f"{path} {brief(there)} there, {brief(here)} here"]
+    return [line for name, a, b in pairs for line in differences(a, b, f"{path}.{name}" if path else name)]
+
+
 def _value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=int() as number) if number.bit_length() > 63:

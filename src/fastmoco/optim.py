@@ -1,7 +1,15 @@
-"""Optimisers and the schedule of the learning rate, as values of a recipe. Rates are absolute, for its batch."""
+"""Optimisers and the schedule of the learning rate: values of a recipe, and what they do to the online branch."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fastmoco.branch import Branch
+
+# Rates are absolute, for the batch of the recipe.
 
 
 @dataclass(frozen=True)
@@ -18,7 +26,10 @@ class SGD:
 
 @dataclass(frozen=True)
 class AdamW:
-    """The paper does not say which values; we take MoCo v3's for ViT, 1.5e-4 x batch / 256 at batch 512."""
+    """The paper does not say which values; we take MoCo v3's for ViT, 1.5e-4 x batch / 256 at batch 512.
+
+    Nor does it say what decays; we decay everything, as SGD does here.
+    """
 
     lr: float = 3e-4
     betas: tuple[float, float] = (0.9, 0.999)
@@ -58,6 +69,77 @@ class Schedule:
 
 
 Optim = SGD | AdamW | LARS
+
+
+def rate(schedule: Schedule, step: int, steps: int, per_epoch: int) -> float:
+    """The part of the full rate at iteration `step`, counted from 1, of `steps` in all, `per_epoch` in an epoch.
+
+    It is exactly `start` at the first iteration, 1 at the last of the warm-up, and 0 at the last of all. A warm-up of
+    one iteration is its own last; one that fills the training ends at 1.
+    """
+    assert 1 <= step <= steps, f"iteration {step} of {steps}"
+    warm = round(schedule.warmup * per_epoch)
+    if step > warm:
+        return (1 + math.cos(math.pi * (step - warm) / (steps - warm))) / 2
+    climbed = (step - 1) / (warm - 1) if warm > 1 else 1.0
+    return schedule.start + (1 - schedule.start) * climbed
+
+
+def build(optim: Optim, branch: Branch) -> torch.optim.Optimizer:
+    """The optimiser of the online branch. The group of the predictor is marked, since its rate may stand still."""
+    groups = [_group(False, branch.encoder, branch.projector)]
+    if branch.predictor is not None:
+        groups.append(_group(True, branch.predictor))
+    match optim:
+        case SGD():
+            return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay)
+        case AdamW():
+            return torch.optim.AdamW(groups, optim.lr, optim.betas, weight_decay=optim.weight_decay)
+        case LARS():
+            return Lars(groups, optim)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, schedule: Schedule, part: float) -> None:
+    """Take this part of the full rate for the next step, but the full rate for a predictor that keeps it."""
+    for group in optimizer.param_groups:
+        group["lr"] = optim.lr if group["predictor"] and schedule.predictor == "constant" else optim.lr * part
+
+
+class Lars(torch.optim.Optimizer):
+    """SGD whose steps on matrices and kernels have a length in proportion to the weights, whatever the weight decay."""
+
+    def __init__(self, groups: list[dict[str, Any]], optim: LARS) -> None:
+        values = {name: getattr(optim, name) for name in ("lr", "momentum", "weight_decay", "trust")}
+        super().__init__(groups, values)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            moving = [weight for weight in group["params"] if weight.grad is not None]
+            self._move([weight for weight in moving if weight.ndim > 1], group, adapt=True)
+            self._move([weight for weight in moving if weight.ndim <= 1], group, adapt=False)
+
+    def _move(self, weights: list[Tensor], group: dict[str, Any], adapt: bool) -> None:
+        steps = [weight.grad for weight in weights if weight.grad is not None]
+        if not steps:
+            return
+        if adapt:
+            steps = list(torch._foreach_add(steps, weights, alpha=group["weight_decay"]))
+            ours, theirs = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(steps))
+            # Where either is zero there is no proportion to keep. Chosen on the device, which need not wait for us.
+            factors = torch.where((ours > 0) & (theirs > 0), group["trust"] * ours / theirs, 1.0)
+            steps = [step * factor for step, factor in zip(steps, factors.unbind(), strict=True)]
+        for weight in weights:
+            if weight not in self.state:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        buffers = [self.state[weight]["momentum"] for weight in weights]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, steps)
+        torch._foreach_add_(weights, buffers, alpha=-group["lr"])
+
+
+def _group(predictor: bool, *networks: nn.Module) -> dict[str, Any]:
+    return {"params": [weight for network in networks for weight in network.parameters()], "predictor": predictor}
 
 
 def _check(momentum: float, weight_decay: float) -> None:

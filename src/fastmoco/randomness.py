@@ -35,9 +35,9 @@ def order(seed: int, epoch: int, images: int) -> Int64[Tensor, " {images}"]:
 def _mix(x: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
     x = (x ^ _shift(x, 30)) * _FIRST
     x = (x ^ _shift(x, 27)) * _SECOND
-    return x ^ _shift(x, 31)
+    return x.bitwise_xor(_shift(x, 31))
 
 
 def _shift(x: Int64[Tensor, "*n"], bits: int) -> Int64[Tensor, "*n"]:
     """To the right, filled with zeros: torch's own shift repeats the sign."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    return (x >> bits).bitwise_and(2 ** (64 - bits) - 1)

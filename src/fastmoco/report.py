@@ -50,6 +50,14 @@ def print_row(name: str, row: Row, settings: Sequence[str] = ()) -> None:
         _print(part, console)
 
 
+def print_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Any table; a column whose name begins with > holds numbers."""
+    table = _table(*columns)
+    for line in lines:
+        table.add_row(*line)
+    _print(table, _console(WIDE))
+
+
 def _views(recipe: Recipe, cost: Cost) -> Table:
     views = _table("view", ">px", ">crops", "scale", "online path", ">online encoder", "target path", ">target encoder")
     for number, (view, online, target) in enumerate(zip(recipe.views, cost.online, cost.target, strict=True)):

@@ -1,0 +1,102 @@
+"""Read images, whatever their files are like: one of them, or all of a set at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64, UInt8
+from PIL.Image import Image, Resampling
+from torch import Tensor
+
+from fastmoco.checkpoint import write
+from fastmoco.crop import pixels
+from fastmoco.data import Images
+from fastmoco.randomness import key
+
+MOST_BAD = 0.05  # of a set may be unreadable
+ATTEMPTS = 20  # to find an image that can be read; with a tenth of a set unreadable, all fail once in 10**20
+
+
+def read(images: Images, index: int) -> tuple[Image, dict[int, str]]:
+    """An image, or another in its place that depends only on its index; with those that could not be read, and why."""
+    bad: dict[int, str] = {}
+    for attempt in range(ATTEMPTS):
+        other = int(key(index, attempt)) % len(images) if attempt else index
+        try:
+            return images.read(other), bad
+        except Exception as error:  # a decoder can fail in any way on a file that is not what it says
+            bad[other] = " ".join(str(error).split()) or type(error).__name__
+    names = ", ".join(images.name(each) for each in list(bad)[:3])
+    raise ValueError(f"{len(bad)} images in a row cannot be read ({names}, ...); see that the set is whole")
+
+
+@dataclass(frozen=True)
+class Album:
+    """Many images in one tensor, each in the upper left corner."""
+
+    pixels: UInt8[Tensor, "n 3 h w"]
+    sizes: Int64[Tensor, "n 2"]  # width, height
+    bad: dict[int, str]  # those that could not be read, and why; another is in their place
+
+
+def collect(
+    images: Images,
+    index: Sequence[int],
+    threads: int,
+    make: Callable[[Image], Tensor] = pixels,
+    seen: Callable[[int], None] = lambda count: None,
+) -> Album:
+    """Read these images, and keep what `make` makes of each. Decoders let other threads run, so threads are enough."""
+
+    def turn(number: int) -> tuple[Tensor, dict[int, str]]:
+        image, bad = read(images, number)
+        return make(image), bad
+
+    found: list[Tensor] = []
+    bad: dict[int, str] = {}
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        for count, (image, unread) in enumerate(pool.map(turn, index)):
+            found.append(image)
+            bad |= unread
+            seen(count + 1)
+    sizes = torch.tensor([[image.shape[2], image.shape[1]] for image in found])
+    width, height = sizes.amax(0).tolist()
+    album = torch.zeros(len(found), 3, height, width, dtype=torch.uint8)
+    for place, image in enumerate(found):
+        album[place, :, : image.shape[1], : image.shape[2]] = image
+    return Album(album, sizes, bad)
+
+
+def middle(image: Image, size: int) -> UInt8[Tensor, "3 size size"]:
+    """The largest square in the middle of an image, resized: how an encoder is shown a whole image."""
+    side = min(image.size)
+    left, upper = (image.width - side) // 2, (image.height - side) // 2
+    box = (left, upper, left + side, upper + side)
+    return pixels(image.resize((size, size), Resampling.BICUBIC, box=box))
+
+
+class Unreadable:
+    """The images of a set that could not be read, listed in a file with the reason."""
+
+    def __init__(self, images: Images, path: Path) -> None:
+        self.images = images
+        self.path = path
+        lines = path.read_text(errors="surrogateescape").splitlines() if path.exists() else []
+        self.reasons = dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+    def add(self, bad: Mapping[int, str], read: int) -> None:
+        """Note those of a batch, after which so many images of the set have been read; too many end the training."""
+        new = {self.images.name(index): reason for index, reason in bad.items()}
+        if new.keys() <= self.reasons.keys():
+            return
+        self.reasons |= new
+        text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(self.reasons.items()))
+        write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
+        # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
+        if len(self.reasons) > MOST_BAD * min(len(self.images), max(read, 1000)):
+            raise ValueError(
+                f"{len(self.reasons):,} of {min(read, len(self.images)):,} images cannot be read, "
+                f"more than {MOST_BAD:.0%}; they are listed in {self.path}"
+            )

@@ -1,0 +1,1 @@
+"""What the embeddings are worth: judgements of features that were extracted once."""

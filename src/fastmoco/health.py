@@ -1,0 +1,114 @@
+"""Whether a training is well: what its embeddings look like, and a verdict in words."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fastmoco.branch import Branch
+from fastmoco.contrast import unit
+from fastmoco.patches import take
+from fastmoco.samples import Group
+
+# A verdict rests on the medians of this many log lines, so that one odd batch cannot make it. Before them there is
+# none: every training begins at chance, and the embeddings of a fresh network mean nothing.
+LINES = 3
+COLLAPSED_SPREAD = 0.1  # two images then have a cosine of about 0.99
+COLLAPSED_RANK = 0.01  # of what the batch and the width allow, above the rank of 1 that any vectors have
+AT_CHANCE = 0.02  # of loss: InfoNCE at tau 1 has only about 1 to gain, a cosine exactly 1
+HIGH_GRADIENT = 10.0  # ten times the norm at which the paper clips
+# Before a norm, weights that jump grow and their gradients shrink, so that only the distance to the target tells.
+HIGH_DRIFT = 0.5
+LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
+
+
+@torch.no_grad()
+def measure(
+    samples: Float[Tensor, "s b d"], targets: Float[Tensor, "t b d"], met: list[Group]
+) -> dict[str, Float[Tensor, ""]]:
+    """How far the embeddings of one batch are from collapse; `met` has for each target the samples that meet it.
+
+    `health/std` is 1 for targets all over the sphere and 0 for a point (the official head begins at 0.87, since the
+    weights of its last norm are drawn from U(0, 1)), `health/rank` the number of directions that the targets of the
+    first view take, `health/alignment` the mean cosine of a sample and its own target over all pairs, and
+    `health/negatives` that with the targets of other images.
+    """
+    images, width = targets.shape[1:]
+    samples, targets = unit(samples), unit(targets)
+    meeting = [(take(samples, group), target) for group, target in zip(met, targets, strict=True)]
+    alike = torch.stack([(stack * target).sum() for stack, target in meeting])
+    # Every sample with every target at once: the product of two sums.
+    every = torch.stack([(stack.sum((0, 1)) * target.sum(0)).sum() for stack, target in meeting])
+    pairs = sum(len(group) for group in met)
+    return {
+        "health/std": targets.std(1, correction=0).mean() * math.sqrt(width),
+        "health/rank": rank(targets[0]),
+        "health/alignment": alike.sum() / (pairs * images),
+        "health/negatives": (every - alike).sum() / (pairs * images * max(images - 1, 1)),
+    }
+
+
+def rank(x: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+    """The effective rank: exp of the entropy of the singular values, which is r if r of them are equal and the rest 0.
+
+    As RankMe (Garrido et al., 2023), without centring: a point is then of rank 1, and not of whatever rounding leaves.
+    """
+    x = x.cpu() if x.device.type == "mps" else x  # which has no float64
+    # What is not finite shows in the loss; here it would only end the training in the middle of a log line.
+    x = x.nan_to_num(0.0, 0.0, 0.0).double()
+    # The smaller of the two matrices of products: its eigenvalues are the squares of the singular values.
+    values = torch.linalg.eigvalsh(x @ x.T if len(x) < x.shape[1] else x.T @ x).clamp(min=0).sqrt()
+    parts: Tensor = torch.special.entr(values / values.sum())
+    return parts.sum().exp().float()
+
+
+@torch.no_grad()
+def drift(online: Branch, target: Branch) -> Float[Tensor, ""]:
+    """How far the target is from the online branch, over what Eq. 1 averages, in parts of the online weights' norm."""
+    ours = [*online.encoder.parameters(), *online.projector.parameters()]
+    theirs = [*target.encoder.parameters(), *target.projector.parameters()]
+    return _norm([a - b for a, b in zip(ours, theirs, strict=True)]) / _norm(ours)
+
+
+def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: int, width: int) -> str:
+    """How the training is, in words, with the evidence; from the last log lines, the newest at the end.
+
+    `chance` is the loss at chance, `batch` the images over which health was measured, `width` that of a target.
+    """
+    if recent and not math.isfinite(recent[-1]["train/loss"]):
+        return f"diverged: loss {recent[-1]['train/loss']}; start again with a lower optim.lr"
+    if len(recent) < LINES:
+        return f"starting: {len(recent)} of the {LINES} log lines that a verdict needs"
+    loss, gradient, spread, directions, behind, wait = (
+        _median(recent[-LINES:], name)
+        for name in ("train/loss", "train/grad_norm", "health/std", "health/rank", "health/drift", "perf/data_wait")
+    )
+    most = min(batch, width)
+    state = f"embeddings spread {spread:.2f} of 1, rank {directions:.1f} of {most}"
+    place = "above" if loss > chance + AT_CHANCE else "at" if loss > chance - AT_CHANCE else "below"
+    score = f"loss {loss:.2f} {place} chance {chance:.2f}"
+    findings = []
+    if spread < COLLAPSED_SPREAD or directions < 1 + COLLAPSED_RANK * (most - 1):
+        findings.append(f"collapsing: {state}")
+    elif place != "below" and gradient > HIGH_GRADIENT:
+        findings.append(f"learning rate too high: {score} and gradient norm {gradient:.0f}")
+    elif place != "below" and behind > HIGH_DRIFT:
+        findings.append(f"learning rate too high: {score} and the target behind by {behind:.2f} of the weights")
+    elif place != "below":
+        findings.append(f"not learning yet: {score}")
+    if wait > LOADER_BOUND:
+        findings.append(f"loader-bound: {100 * wait:.0f} % waiting for data; more --workers or a smaller --size")
+    return "; ".join(findings) or f"healthy: {score}, {state}"
+
+
+def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:
+    """Not a number where no line has the name, which then exceeds no threshold."""
+    return statistics.median([line[name] for line in lines if name in line] or [math.nan])
+
+
+def _norm(tensors: Iterable[Tensor]) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+    return norm

@@ -1,0 +1,113 @@
+"""What a training tells: a live line for a person, train.log, metrics.jsonl and TensorBoard events."""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastmoco.checkpoint import write
+
+
+class Journal:
+    """The records of one run folder. What was recorded after the step from which a run goes on is taken back."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.path = folder / "metrics.jsonl"
+        lines = kept(self.path, step)
+        write(self.path, lambda file: file.write("".join(json.dumps(line) + "\n" for line in lines).encode()))
+        self.recent = lines[-100:]
+        self.metrics = self.path.open("a")
+        self.log = (folder / "train.log").open("a")
+        self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self.live = sys.stderr.isatty()
+        self.shown = 0.0
+
+    def say(self, text: str) -> None:
+        """A line for people, now and later."""
+        self._erase()
+        _print(text)
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """A line for later."""
+        self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        self.log.flush()
+
+    def show(self, text: str) -> None:
+        """The state of things: on a terminal one line that changes, else one line after another."""
+        self.shown = time.monotonic()
+        self._erase()
+        if self.live:
+            _print(text[: shutil.get_terminal_size().columns - 1], end="")
+        else:
+            _print(text)
+
+    def stale(self) -> bool:
+        """Whether someone watches a line that is older than a second."""
+        return self.live and time.monotonic() - self.shown > 1
+
+    def record(self, step: int, values: Mapping[str, float]) -> None:
+        line = {"step": step, **values}
+        self.recent = [*self.recent, line][-100:]
+        self.metrics.write(json.dumps(line) + "\n")
+        self.metrics.flush()
+        for name, value in values.items():
+            self.events.add_scalar(name, value, step)
+
+    def recorded(self, step: int, name: str) -> bool:
+        return any(line["step"] == step and name in line for line in self.recent)
+
+    def last(self, name: str) -> float | None:
+        """The last value that was recorded under a name."""
+        return next((line[name] for line in reversed(self.recent) if name in line), None)
+
+    def sync(self) -> None:
+        """Before a checkpoint says that a step is done, its records must be on the disk."""
+        self.metrics.flush()
+        os.fsync(self.metrics.fileno())
+
+    def close(self) -> None:
+        self._erase()
+        self.sync()
+        self.metrics.close()
+        self.log.close()
+        self.events.close()
+
+    def _erase(self) -> None:
+        if self.live:
+            _print("\r\x1b[2K", end="")
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """A terminal that was closed is no reason to lose a training."""
+    with contextlib.suppress(OSError):
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+def kept(path: Path, step: int) -> list[dict[str, Any]]:
+    """The records up to a step. A line that was cut off by a kill is not one."""
+    lines = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and line.get("step", step + 1) <= step:
+            lines.append(line)
+    return lines
+
+
+def clock(seconds: float) -> str:
+    """A span of time as people write it: 4:09, 1:23:45, 3 d 04:05."""
+    days, rest = divmod(max(0, round(seconds)), 86_400)
+    hours, rest = divmod(rest, 3600)
+    if days:
+        return f"{days} d {hours:02d}:{rest // 60:02d}"
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

@@ -1,0 +1,184 @@
+"""Batches of views, through workers that read files or from the whole set on the device: one face, two ways.
+
+A batch is a pure function of (seed, step): the workers, their number and a restart change nothing.
+"""
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from fastmoco.album import Album, collect, read
+from fastmoco.augment import Look, change, normalise
+from fastmoco.crop import cut, resample
+from fastmoco.data import Images
+from fastmoco.draws import Draws
+from fastmoco.recipe import View
+
+Way = Literal["auto", "stream", "resident"]
+
+
+@dataclass
+class Batch:
+    """What is known of a batch before the device has made its views."""
+
+    index: Int64[Tensor, " b"]  # of its images
+    looks: list[Look]  # one for each view
+    parts: list[Tensor]  # for each view its 8-bit crops (count, b, 3, size, size), or where they lie (count, b, 4)
+    bad: dict[int, str] = field(default_factory=dict)  # images that could not be read, and why
+
+    def pin_memory(self) -> "Batch":
+        """Torch's DataLoader calls this by its name."""
+        looks, parts = [look.pin_memory() for look in self.looks], [part.pin_memory() for part in self.parts]
+        return Batch(self.index, looks, parts, self.bad)
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """The one face: batches from any step on, and their views on the device, ready for a learner."""
+
+    words: str  # for people: which way, and why
+
+    def since(self, step: int) -> Iterator[Batch]: ...
+
+    def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]: ...
+
+
+class Cuts(Dataset[Batch]):
+    """Item i is the batch of step i, decoded and cut: workers need no more than this."""
+
+    def __init__(self, images: Images, draws: Draws) -> None:
+        self.images = images
+        self.draws = draws
+
+    def __getitem__(self, step: int) -> Batch:
+        index, views = self.draws.index(step), self.draws.recipe.views
+        crops = [torch.empty(view.count, len(index), 3, view.size, view.size, dtype=torch.uint8) for view in views]
+        stacks = [(view, stack) for view, each in zip(views, crops, strict=True) for stack in each]
+        bad: dict[int, str] = {}
+        for place, number in enumerate(index.tolist()):
+            image, unread = read(self.images, number)
+            bad |= unread
+            where = self.draws.boxes(step, index[place : place + 1], torch.tensor([image.size]))
+            for (view, stack), box in zip(stacks, where[:, 0], strict=True):
+                stack[place] = cut(image, box, view)
+        return Batch(index, self.draws.looks(step), crops, bad)
+
+
+class Stream:
+    """Workers read and decode every image once a step and cut its crops; the device does the rest."""
+
+    def __init__(self, images: Images, draws: Draws, device: torch.device, workers: int, compile: bool) -> None:
+        self.cuts = Cuts(images, draws)
+        self.device = device
+        self.workers = workers
+        self.finish = _compiled(finish, compile)
+        self.words = f"stream: files are read by {workers} workers" if workers else "stream: files are read in turn"
+
+    def since(self, step: int) -> Iterator[Batch]:
+        with warnings.catch_warnings():
+            # Someone who asks for more workers than there are cores has a reason, such as a slow disk.
+            warnings.filterwarnings("ignore", "This DataLoader will create")
+            batches = iter(
+                DataLoader(
+                    self.cuts,
+                    batch_size=None,
+                    sampler=range(step, self.cuts.draws.steps),
+                    num_workers=self.workers,
+                    pin_memory=self.device.type == "cuda",
+                    worker_init_fn=keep_working,
+                )
+            )
+        yield from batches
+
+    def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
+        return [
+            self.finish(crops.to(self.device, non_blocking=True), look.to(self.device), view)
+            for crops, look, view in zip(batch.parts, batch.looks, self.cuts.draws.recipe.views, strict=True)
+        ]
+
+
+class Resident:
+    """The whole set lies on the device as 8-bit pixels, and crops are cut there."""
+
+    def __init__(self, album: Album, draws: Draws, device: torch.device, compile: bool) -> None:
+        self.pixels = album.pixels.to(device)
+        self.sizes = album.sizes
+        self.bad = album.bad
+        self.draws = draws
+        self.device = device
+        self.finish = _compiled(cut_and_finish, compile)
+        self.words = f"resident: the whole set is on the device, {self.pixels.nbytes / 2**20:,.0f} MiB"
+
+    def since(self, step: int) -> Iterator[Batch]:
+        counts = [view.count for view in self.draws.recipe.views]
+        for number in range(step, self.draws.steps):
+            index = self.draws.index(number)
+            where = self.draws.boxes(number, index, self.sizes[index])
+            yield Batch(index, self.draws.looks(number), list(torch.split(where, counts)), self.bad)
+
+    def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
+        images = self.pixels[batch.index.to(self.device)]
+        return [
+            self.finish(images, where.to(self.device), look.to(self.device), view)
+            for where, look, view in zip(batch.parts, batch.looks, self.draws.recipe.views, strict=True)
+        ]
+
+
+def choose(
+    images: Images,
+    draws: Draws,
+    device: torch.device,
+    *,
+    way: Way,
+    workers: int,
+    compile: bool,
+    seen: Callable[[int], None] = lambda count: None,
+) -> Loader:
+    """Resident where the whole set fits and crops are quicker there, else stream."""
+    if way == "resident" or (way == "auto" and _fits(images, device)):
+        return Resident(collect(images, range(len(images)), max(1, workers), seen=seen), draws, device, compile)
+    return Stream(images, draws, device, workers, compile)
+
+
+def _fits(images: Images, device: torch.device) -> bool:
+    """Judged by some images: a set of sizes that differ takes the room of its largest."""
+    some = range(0, len(images), max(1, len(images) // 64))
+    sizes = [read(images, index)[0].size for index in some]
+    width, height = max(size[0] for size in sizes), max(size[1] for size in sizes)
+    need = 3 * width * height * len(images)
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if device.type == "cuda":
+        return need < min(torch.cuda.mem_get_info(device)[0], host) / 4
+    # Without a GPU, PIL cuts a crop of a larger image sooner than two matrix products do.
+    return need < host / 8 and max(width, height) <= 64
+
+
+def finish(crops: Tensor, look: Look, view: View) -> Float[Tensor, "count b 3 size size"]:
+    """From 8-bit crops to what a network sees."""
+    return normalise(change(crops.float() / 255, look, view.augment))
+
+
+def cut_and_finish(images: Tensor, where: Tensor, look: Look, view: View) -> Float[Tensor, "count b 3 size size"]:
+    """From whole 8-bit images to what a network sees."""
+    return normalise(change(torch.stack([resample(images, box, view) for box in where]), look, view.augment))
+
+
+def _compiled(function: Callable[..., Tensor], compile: bool) -> Callable[..., Tensor]:
+    return torch.compile(function, dynamic=False) if compile else function
+
+
+def keep_working(worker: int) -> None:
+    """Ctrl-C and a scheduler's SIGTERM reach the workers too, but it is for the training to end, and for them to last.
+
+    A second SIGTERM ends a worker: torch sends one to a worker that does not end by itself.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL) and None)

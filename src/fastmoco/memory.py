@@ -1,0 +1,59 @@
+"""A device without enough memory: which batch would fit."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fastmoco import optim
+from fastmoco.learner import Learner
+from fastmoco.recipe import Recipe
+from fastmoco.run import Run
+
+
+@contextmanager
+def explained(recipe: Recipe, run: Run) -> Iterator[None]:
+    """Turn an out-of-memory error into a line that names the batch, and a smaller one that was tried and fits."""
+    try:
+        yield
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not _is_memory(error):
+            raise
+    # Outside the except clause, which keeps the failed step and its memory alive.
+    batch = largest(recipe, run)
+    advice = f"--batch {batch} fits" if batch else "no batch fits; use a smaller --size or --encoder"
+    raise ValueError(f"out of memory on {run.device} at batch {recipe.batch}; {advice}")
+
+
+def largest(recipe: Recipe, run: Run) -> int:
+    """The first half, quarter, ... of the batch of which one step fits; 0 if none does."""
+    batch = recipe.batch // 2
+    while batch >= 2:
+        try:
+            _try(recipe, run, batch)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_memory(error):
+                raise
+            batch //= 2
+        else:
+            return batch
+    return 0
+
+
+def _try(recipe: Recipe, run: Run, batch: int) -> None:
+    """One step on blank views."""
+    torch.cuda.empty_cache()
+    learner = Learner(recipe).to(run.device)
+    optimizer = optim.build(recipe.optim, learner.online)
+    shapes = [(view.count, batch, 3, view.size, view.size) for view in recipe.views]
+    with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+        loss = learner([torch.zeros(shape, device=run.device) for shape in shapes])
+    loss.backward()
+    optimizer.step()
+
+
+def _is_memory(error: Exception) -> bool:
+    """Torch has a type of error for GPUs, and only words for the CPU."""
+    words = str(error)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in words

@@ -1,0 +1,82 @@
+"""What happened since the last log line. Sums stay on the device, so that no step waits for them."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Meter:
+    """Loss, gradient and time. The sums are part of a checkpoint: a line does not show that a run was interrupted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.losses = torch.zeros((), device=device)
+        self.norm = torch.zeros((), device=device)  # of the last gradient, before it was clipped
+        self.fine = torch.ones((), dtype=torch.bool, device=device)  # whether every number so far was finite
+        self.steps = 0
+        self.seconds = 0.0  # of training until the clock was started
+        self.start()
+
+    def start(self) -> None:
+        """Start the clock."""
+        self.since = time.perf_counter()
+        self.timed = 0  # steps
+        self.waited = 0.0  # seconds
+
+    def turn(self) -> None:
+        """Begin a new line."""
+        self.seconds += self.elapsed()
+        self.losses.zero_()
+        self.steps = 0
+        self.start()
+
+    def count(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> None:
+        self.losses += loss
+        self.norm = norm
+        self.fine &= loss.isfinite() & norm.isfinite()
+        self.steps += 1
+        self.timed += 1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time that is spent waiting for data."""
+        begun = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - begun
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Time that is spent on something else than training."""
+        begun = time.perf_counter()
+        yield
+        self.since += time.perf_counter() - begun
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.since
+
+    def broken(self) -> bool:
+        return not self.fine.item()
+
+    def read(self, batch: int) -> dict[str, float]:
+        """The line so far. This waits for the device, so the time is that of all its work."""
+        loss = self.losses.item() / max(1, self.steps)
+        elapsed = max(self.elapsed(), 1e-9)
+        return {
+            "train/loss": loss,
+            "train/grad_norm": self.norm.item(),
+            "perf/images_per_second": self.timed * batch / elapsed,
+            "perf/data_wait": self.waited / elapsed,
+            "perf/seconds": self.seconds + elapsed,
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"losses": self.losses, "steps": self.steps, "seconds": self.seconds + self.elapsed()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.losses.copy_(state["losses"])
+        self.steps = state["steps"]
+        self.seconds = state["seconds"]

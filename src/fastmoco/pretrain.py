@@ -1,0 +1,137 @@
+"""One call turns images into an encoder: the command `fastmoco pretrain`, and `fastmoco.pretrain` in Python."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from fastmoco.recipe import Recipe
+
+# The row that is taken for a set if none is asked for.
+USUAL = {
+    "shapes": "pocket/shapes",
+    "cifar10": "pocket/cifar10",
+    "cifar100": "pocket/cifar10",
+    "stl10": "pocket/imagenette",
+    "imagenette": "pocket/imagenette",
+}
+OTHERS = "pocket/photos"
+
+# In Python a list of words; on the command line several at once, and the flag several times.
+Settings = Annotated[
+    Sequence[str] | tuple[tuple[str, ...], ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(constructor=tuple[tuple[str, ...], ...], metavar="NAME=VALUE ..."),
+]
+
+
+def pretrain(
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    *,
+    recipe: str = "",
+    out: str = "",
+    epochs: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
+    batch: Annotated[int | None, tyro.conf.arg(metavar="INT", aliases=["-b"])] = None,
+    encoder: str = "",
+    size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
+    set: Settings = (),
+    seed: int = 0,
+    device: str = "auto",
+    precision: Literal["auto", "bf16", "float32"] = "auto",
+    compile: Literal["auto", "on", "off"] = "auto",
+    loader: Literal["auto", "stream", "resident"] = "auto",
+    workers: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
+    log_every: int = 20,
+    save_every: int = 500,
+    keep_every: int = 0,
+    knn_every: int = 10,
+    download: bool = False,
+    fresh: bool = False,
+) -> Path:
+    """Pre-train an encoder on images, without labels. The same command again goes on where it was stopped.
+
+    Args:
+        data: a folder of images, class folders with or without train/ and val/, a text list of paths, tar shards
+            such as "shards-{000..099}.tar", or a set: shapes, cifar10, cifar100, stl10, imagenette.
+        recipe: a row of `fastmoco recipes`, or your own file.py:name; by default a pocket row that suits the set.
+        out: the run folder; by default runs/ and the names of the set and the recipe.
+        epochs: passes over the set; by default the recipe's.
+        batch: images in a step; the learning rate changes in proportion, unless it is --set.
+        encoder: resnet50, resnet18-small, timm/NAME, ...; by default the recipe's.
+        size: pixels of a view; by default the recipe's.
+        set: change any value of the recipe, such as optim.lr=0.15 or contrast.tau=0.2.
+        seed: of the weights, the order of the images and their views.
+        device: cpu, cuda, cuda:1, ...; auto is a GPU if there is one.
+        precision: of the networks; auto is bf16 where a GPU has it.
+        compile: the networks and the augmentation, by torch.compile; auto is on with a GPU.
+        loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
+        workers: processes that read images; by default as many as there are cores, and two without a GPU.
+        log_every: steps from one line of numbers to the next.
+        save_every: steps from one checkpoint to the next; the last and the one before are kept.
+        keep_every: keep for good each checkpoint at a multiple of this many steps; 0 keeps none.
+        knn_every: epochs from one judgement by nearest neighbours to the next, where there are labels; 0 is never.
+        download: fetch a set by name, such as cifar10, if it is not there.
+        fresh: begin anew in a new folder; what there is stays.
+    """
+    from fastmoco import data as sets
+    from fastmoco import run as runs
+    from fastmoco.memory import explained
+    from fastmoco.train import Training
+
+    row = recipe or USUAL.get(data, OTHERS)
+    made = compose(row, flat(set), epochs, batch, encoder, size)
+    chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
+    path = Path(out) if out else Path("runs") / f"{_word(data)}-{_word(row)}"
+    path = runs.fresh(path) if fresh else path
+    run = runs.Run(chosen, bf16, compiled, loader, readers, seed, log_every, save_every, keep_every, knn_every)
+    source = sets.find(data, download)
+    if made.batch > len(source.train):
+        largest = 2 ** (len(source.train).bit_length() - 1)
+        raise ValueError(f"batch {made.batch} is larger than the {len(source.train)} images; use --batch {largest}")
+    with runs.occupy(path, made, run, data, len(source.train)), explained(made, run):
+        training = Training(made, run, source, path)
+        training.journal.say(f"{data}: {source.words}")
+        training.journal.say(
+            f"{row}: {made.encoder}, {made.epochs} epochs of {training.draws.per_epoch:,} steps at batch {made.batch}, "
+            f"learning rate {made.optim.lr:g}, seed {seed}"
+        )
+        training.journal.say(f"{path} on {run.words}")
+        training.train()
+    return path
+
+
+def compose(
+    row: str, settings: Sequence[str], epochs: int | None, batch: int | None, encoder: str, size: int | None
+) -> "Recipe":
+    """The recipe that a row and the flags mean. A batch brings its learning rate, unless that is set."""
+    from fastmoco.notation import override
+    from fastmoco.recipes import find
+
+    recipe = find(row).recipe
+    flags = [
+        f"{name}={value}" for name, value in (("epochs", epochs), ("encoder", encoder or None)) if value is not None
+    ]
+    if batch is not None:
+        flags += [f"batch={batch}", f"optim.lr={recipe.optim.lr * batch / recipe.batch!r}"]
+    if size is not None:
+        sizes = sorted({view.size for view in recipe.views})
+        if len(sizes) > 1:
+            raise ValueError(f"--size {size}: {row} has views of {sizes} px; use --set views.0.size={size} and so on")
+        flags.append(f"views.*.size={size}")
+    try:
+        return override(recipe, [*flags, *settings])
+    except ValueError as error:
+        raise ValueError(f"{row}: {error}") from None
+
+
+def flat(settings: Sequence[str] | tuple[tuple[str, ...], ...]) -> list[str]:
+    """Settings one by one, however they were grouped."""
+    return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
+
+
+def _word(text: str) -> str:
+    """A name as part of a folder's name."""
+    return re.sub(r"[^\w.]+", "-", Path(text).name if "{" not in text else text).strip("-.") or "images"

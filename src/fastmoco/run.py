@@ -1,0 +1,166 @@
+"""The circumstances of a training, and the folder that holds it."""
+
+import contextlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal, TextIO
+
+import torch
+
+from fastmoco import __version__
+from fastmoco.checkpoint import write
+from fastmoco.loader import Way
+from fastmoco.notation import differences, read
+from fastmoco.recipe import Recipe
+
+Precision = Literal["auto", "bf16", "float32"]
+Switch = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Nothing here but the seed changes what is learnt."""
+
+    device: torch.device
+    bf16: bool
+    compile: bool
+    loader: Way
+    workers: int
+    seed: int
+    log_every: int
+    save_every: int
+    keep_every: int
+    knn_every: int
+
+    def __post_init__(self) -> None:
+        for name in ("log_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 step or more")
+        for name in ("workers", "keep_every", "knn_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 0 or more")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed {self.seed}: use a whole number from 0 to 2**63 - 1")
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        compiled = ", compiled" if self.compile else ""
+        return f"{_name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
+
+
+def settle(
+    device: str, precision: Precision, compile: Switch, workers: int | None
+) -> tuple[torch.device, bool, bool, int]:
+    """What "auto" means on this machine: the device, whether bfloat16, whether to compile, how many workers."""
+    try:
+        chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {device}: {' '.join(str(error).split())[:120]}; use cpu, cuda or cuda:1") from None
+    cuda = chosen.type == "cuda"
+    # Older cards only pretend to have bfloat16, and are slower with it.
+    able = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usual = min(cores, 16) if cuda else min(cores, 2)
+    return (
+        chosen,
+        able if precision == "auto" else precision == "bf16",
+        cuda if compile == "auto" else compile == "on",
+        usual if workers is None else workers,
+    )
+
+
+@contextlib.contextmanager
+def occupy(path: Path, recipe: Recipe, run: Run, data: str, images: int) -> Iterator[None]:
+    """A run folder for this training alone: made, or found to be of the same training."""
+    new = not (path / "recipe.py").exists()
+    if new:
+        _refuse_others(path)
+        path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("w") as lock:
+        _lock(lock, path)
+        if new:
+            about = {"data": data, "images": images, **asdict(run), "device": _name(run.device)}
+            versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
+            text = json.dumps({**about, **versions, "started": time.strftime("%Y-%m-%d %H:%M:%S%z")}, indent=2)
+            write(path / "run.json", lambda file: file.write(f"{text}\n".encode()))
+            write(path / "recipe.py", lambda file: file.write(spell(recipe).encode()))
+        else:
+            _refuse_another(path, recipe, run.seed, images)
+        yield
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    """Held until the file is closed or this process ends, however it ends; a forked worker does not hold it."""
+    with contextlib.suppress(ImportError):  # not on Windows
+        import fcntl
+
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is training in {path}; wait, or give another --out") from None
+
+
+def spell(recipe: Recipe) -> str:
+    """The recipe as the text of a file, one field a line; `read_recipe` reads it, and nothing in it is run."""
+    lines = [f"    {field.name}={getattr(recipe, field.name)!r},\n" for field in fields(recipe)]
+    return f"# What is trained here, as a value; it is read, not run.\nRecipe(\n{''.join(lines)})\n"
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a run folder."""
+    try:
+        recipe = read((path / "recipe.py").read_text())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path / 'recipe.py'} is no recipe: {error}") from None
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"{path / 'recipe.py'} is no recipe; it holds a {type(recipe).__name__}")
+    return recipe
+
+
+def fresh(path: Path) -> Path:
+    """The first of runs/a, runs/a-2, runs/a-3, ... that does not exist."""
+    number, candidate = 1, path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _refuse_others(path: Path) -> None:
+    """A folder that holds something else stays as it is."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; give a folder for --out")
+    # What a run leaves that was killed before it had begun.
+    ours = {"run.json", ".lock", ".run.json.part", ".recipe.py.part"}
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.exists() else []
+    if others:
+        raise ValueError(f"{path} holds {others[0]!r} and is no run folder; give a new folder for --out")
+
+
+def _refuse_another(path: Path, recipe: Recipe, seed: int, images: int) -> None:
+    """A folder is gone on with only by the same training."""
+    different = differences(read_recipe(path), recipe)
+    try:
+        about = json.loads((path / "run.json").read_text())
+        known = {"seed": about["seed"], "images": about["images"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path / 'run.json'} cannot be read: {error}; give another --out, or --fresh") from None
+    for name, here in (("seed", seed), ("images", images)):
+        if known[name] != here:
+            different.append(f"{name} {known[name]} there, {here} here")
+    if different:
+        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+        raise ValueError(
+            f"{path} holds another training: {'; '.join(different[:3])}{more}; give another --out, or --fresh"
+        )
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

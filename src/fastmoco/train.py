@@ -1,0 +1,231 @@
+"""The training loop: steps, and between them what is logged, saved and judged when it is due."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from fastmoco import checkpoint, health, optim
+from fastmoco.album import Unreadable
+from fastmoco.data import Source
+from fastmoco.draws import Draws
+from fastmoco.evaluate.judge import Judge
+from fastmoco.interrupts import Interrupts
+from fastmoco.journal import Journal, clock
+from fastmoco.learner import Learner
+from fastmoco.loader import Batch, Loader, choose
+from fastmoco.meter import Meter
+from fastmoco.pairs import meetings
+from fastmoco.recipe import Recipe
+from fastmoco.run import Run
+from fastmoco.weights import FILE, save_encoder
+
+
+class Training:
+    """One training in one run folder, from wherever it stands to its end."""
+
+    def __init__(self, recipe: Recipe, run: Run, source: Source, folder: Path) -> None:
+        self.recipe, self.run, self.source, self.folder = recipe, run, source, folder
+        self.draws = Draws(recipe, run.seed, len(source.train))
+        torch.manual_seed(run.seed)
+        self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
+        if run.device.type == "cuda":
+            self.learner.to(memory_format=torch.channels_last)
+        self.optimizer = optim.build(recipe.optim, self.learner.online)
+        self.step = 0
+        self.saved = -1  # the step of the newest checkpoint
+        self.meter = Meter(run.device)
+        self.judge: Judge | None = None
+        notes: list[str] = []
+        state = checkpoint.newest(folder / "checkpoints", notes.append)
+        if state is not None:
+            self._restore(state)
+            notes.append(f"resumed at step {self.step:,} of {self.draws.steps:,}")
+        self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
+        self.journal = Journal(folder, self.step)
+        for note in notes:
+            self.journal.say(note)
+
+    def train(self) -> None:
+        """Go on to the end, or until a signal asks to stop."""
+        with closing(self.journal), Interrupts() as interrupts:
+            loader = self._load()
+            batches = loader.since(self.step)
+            while True:
+                if self._due_to_judge():
+                    self._judge(interrupts.halt)
+                if self.step == self.draws.steps or interrupts.halt():
+                    break
+                self._advance(loader, batches)
+                last = self.step == self.draws.steps
+                if self.step % self.run.log_every == 0 or last:
+                    self._log()
+                elif self.journal.stale():
+                    self._show()
+                if self.step % self.run.save_every == 0 or last:
+                    self.save()
+            self.save()
+            if interrupts.asked is not None:
+                self.journal.say(f"stopped by {interrupts.asked.name} at step {self.step:,}; the same command goes on")
+                raise KeyboardInterrupt(int(interrupts.asked))
+
+    def _advance(self, loader: Loader, batches: Iterator[Batch]) -> None:
+        """One step: forward, backward, the optimiser, the target branch."""
+        with self.meter.waiting():
+            batch = next(batches)
+        self.step += 1
+        self.unreadable.add(batch.bad, self.step * self.recipe.batch)
+        part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
+        optim.set_rate(self.optimizer, self.recipe.optim, self.recipe.schedule, part)
+        views = loader.views(batch)
+        with torch.autocast(self.run.device.type, torch.bfloat16, enabled=self.run.bf16):
+            loss = self.learner(views)
+        self.optimizer.zero_grad()
+        loss.backward()
+        weights = [weight for weight in self.learner.online.parameters() if weight.grad is not None]
+        norm = get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        if self.recipe.clip:
+            clip_grads_with_norm_(weights, self.recipe.clip, norm)
+        self.optimizer.step()
+        self.learner.update()
+        self.meter.count(loss.detach(), norm)
+
+    def save(self) -> None:
+        """A checkpoint and the encoder, if there is anything new. What is broken is never saved."""
+        if self.saved == self.step:
+            return
+        self._refuse_broken()
+        with self.meter.pause():
+            self.journal.sync()
+            keep = self.run.keep_every > 0 and self.step % self.run.keep_every == 0
+            checkpoint.save(self.folder / "checkpoints", self._state(), keep)
+            save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step)
+        self.saved = self.step
+
+    def _state(self) -> checkpoint.State:
+        cuda = self.run.device.type == "cuda"
+        return {
+            "step": self.step,
+            "learner": self.learner.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "meter": self.meter.state(),
+            "rng": torch.get_rng_state(),  # Beta weights and montages draw from it
+            "cuda_rng": torch.cuda.get_rng_state(self.run.device) if cuda else None,
+        }
+
+    def _restore(self, state: checkpoint.State) -> None:
+        try:
+            self.learner.load_state_dict(state["learner"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.meter.restore(state["meter"])
+            self.step = self.saved = int(state["step"])
+            torch.set_rng_state(state["rng"])
+            if self.run.device.type == "cuda" and state["cuda_rng"] is not None:
+                torch.cuda.set_rng_state(state["cuda_rng"], self.run.device)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise ValueError(f"the checkpoint in {self.folder} does not fit its recipe: {reason}") from None
+
+    def _load(self) -> Loader:
+        """The loader, which may read the whole set first, and the networks compiled."""
+        run, images = self.run, len(self.source.train)
+        if self.step == self.draws.steps:
+            return choose(self.source.train, self.draws, run.device, way="stream", workers=0, compile=False)
+
+        def seen(count: int) -> None:
+            if count % 1000 == 0 and self.journal.live:
+                self.journal.show(f"reading images: {count:,} of {images:,}")
+
+        loader = choose(
+            self.source.train,
+            self.draws,
+            run.device,
+            way=run.loader,
+            workers=run.workers,
+            compile=run.compile,
+            seen=seen,
+        )
+        self.journal.say(loader.words)
+        if run.compile:
+            self.journal.say("compiling; the first steps take a minute")
+            branches = [branch for branch in (self.learner.online, self.learner.momentum) if branch is not None]
+            for network in (network for branch in branches for network in branch.children()):
+                network.compile(dynamic=False)
+        self.meter.start()
+        return loader
+
+    def _log(self) -> None:
+        """A line of numbers for the records, and one of words for people."""
+        self._refuse_broken()
+        assert self.learner.latest is not None
+        samples, targets = self.learner.latest
+        met = meetings(self.recipe.pairs, samples.seen, targets.seen)
+        values = {
+            "epoch": self.step / self.draws.per_epoch,
+            **self.meter.read(self.recipe.batch),
+            "train/lr": self.optimizer.param_groups[0]["lr"],
+            **{name: value.item() for name, value in health.measure(samples.x, targets.x, met).items()},
+        }
+        if self.learner.momentum is not None:
+            values["health/drift"] = health.drift(self.learner.online, self.learner.momentum).item()
+        self.journal.record(self.step, values)
+        self._show()
+        self.journal.note(self._line(self._verdict()))
+        self.meter.turn()
+
+    def _show(self) -> None:
+        verdict = self._verdict()
+        self.journal.show(self._line("healthy" if verdict.startswith("healthy") else verdict))
+
+    def _line(self, verdict: str) -> str:
+        values = self.meter.read(self.recipe.batch)
+        left = (self.draws.steps - self.step) * self.recipe.batch / max(values["perf/images_per_second"], 1e-9)
+        parts = [
+            f"epoch {-(-self.step // self.draws.per_epoch)}/{self.recipe.epochs}",
+            f"step {self.step:,}/{self.draws.steps:,}",
+            f"loss {values['train/loss']:.3f} (chance {self.recipe.contrast.chance(self.recipe.batch):.3f})",
+            f"{values['perf/images_per_second']:,.0f} img/s",
+            f"{clock(left)} left",
+            f"wait {values['perf/data_wait']:.0%}",
+        ]
+        knn = self.journal.last("val/knn_top1")
+        if knn is not None:
+            parts.append(f"kNN {knn:.1f} %")
+        return "  ".join([*parts, verdict])
+
+    def _verdict(self) -> str:
+        lines = [line for line in self.journal.recent if "train/loss" in line]
+        width = self.recipe.projector.widths[-1]
+        return health.verdict(lines, self.recipe.contrast.chance(self.recipe.batch), self.recipe.batch, width)
+
+    def _due_to_judge(self) -> bool:
+        """At every n-th epoch and at the end; a kill before the answer was recorded makes it due again."""
+        if self.source.labelled is None or not self.run.knn_every or not self.step:
+            return False
+        if self.step == self.draws.steps:
+            return not self.journal.recorded(self.step, "val/linear_top1")
+        due = self.step % (self.draws.per_epoch * self.run.knn_every) == 0
+        return due and not self.journal.recorded(self.step, "val/knn_top1")
+
+    def _judge(self, halt: Callable[[], bool]) -> None:
+        with self.meter.pause():
+            self.journal.show("judging the encoder by its labelled images")
+            if self.judge is None:
+                size = max(view.size for view in self.recipe.views)
+                self.judge = Judge(self.source, size, self.run.workers)
+            judge = self.judge.all if self.step == self.draws.steps else self.judge.neighbours
+            answer = judge(self.learner.online.encoder, self.run.device, halt)
+        if answer:
+            self.journal.record(self.step, answer)
+            words = "  ".join(f"{name.removeprefix('val/')} {value:.1f} %" for name, value in answer.items())
+            self.journal.say(f"epoch {self.step // self.draws.per_epoch}  {words}")
+
+    def _refuse_broken(self) -> None:
+        if self.meter.broken():
+            path = self.folder / "checkpoints" / "last.pt"
+            good = (
+                f"{path} (step {self.saved:,}) is the last good checkpoint" if self.saved > 0 else "nothing was saved"
+            )
+            raise ValueError(f"the loss is not finite at step {self.step:,}; {good}; use a lower --set optim.lr")

@@ -1,0 +1,100 @@
+"""A training that is killed again and again, at any moment, is in the end the training that was not."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import TINY, paint, records, trace
+
+import fastmoco
+
+SOURCE = Path(fastmoco.__file__).parents[1]
+
+
+def command(images, out, *more):
+    return [
+        *(sys.executable, "-m", "fastmoco", "pretrain", str(images), "--recipe", "pocket/shapes", "--out", str(out)),
+        *("--epochs", "10", "--batch", "8", "--log-every", "1", "--save-every", "2", "--knn-every", "3"),
+        *("--device", "cpu", "--set", *TINY, *more),
+    ]
+
+
+def start(images, out, *more):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command(images, out, *more), stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+
+
+def finish(images, out, *more):
+    process = start(images, out, *more)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, said
+    return said
+
+
+def judged(folder):
+    return [line for line in records(folder) if "val/knn_top1" in line]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return paint(tmp_path_factory.mktemp("images"), 64, classes=2)
+
+
+@pytest.fixture(scope="module")
+def whole(images, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    finish(images, out, "--loader", "stream", "--workers", "1")
+    assert len(trace(out)) == 80
+    return out
+
+
+def alike(one, other):
+    assert trace(one) == trace(other)
+    assert judged(one) == judged(other)
+    ours, theirs = (torch.load(path / "checkpoints" / "last.pt", weights_only=True) for path in (one, other))
+    assert all(value.equal(theirs["learner"][name]) for name, value in ours["learner"].items())
+
+
+def kill_until_done(images, out, number, rng, most):
+    """Send a signal at a random moment, and start again, until the training is done or has been killed so often."""
+    kills = 0
+    while kills < most:
+        process = start(images, out, "--loader", "stream", "--workers", "1")
+        time.sleep(rng.uniform(2.5, 5))
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, number)
+        said = process.communicate(timeout=60)[1]
+        kills += 1
+        if number == signal.SIGTERM and process.returncode != 0:
+            assert process.returncode == 128 + signal.SIGTERM, said
+        elif number == signal.SIGKILL and process.returncode != 0:
+            assert process.returncode == -signal.SIGKILL, said
+    finish(images, out, "--loader", "stream", "--workers", "1")
+    return kills
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_two_kills_leave_no_trace(images, whole, tmp_path, number):
+    assert kill_until_done(images, tmp_path / "run", number, random.Random(0), most=2) > 0
+    alike(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_twenty_kills_leave_no_trace(images, whole, tmp_path, number):
+    rng, kills = random.Random(1), 0
+    for attempt in range(20):
+        kills += kill_until_done(images, tmp_path / f"run-{attempt}", number, rng, most=20 - kills)
+        alike(tmp_path / f"run-{attempt}", whole)
+        if kills >= 20:
+            break
+    assert kills >= 20

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+
+from fastmoco.evaluate.knn import top1, vote
+
+CLASSES = 5
+
+
+def features(count, seed, width=16):
+    """Loose clusters, one for each class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    centres = torch.randn(CLASSES, width, generator=torch.Generator().manual_seed(9))
+    return centres[labels] + 1.5 * torch.randn(count, width, generator=generator), labels
+
+
+BANK, LABELS = features(90, seed=0)
+QUERIES, TRUTH = features(40, seed=1)
+
+
+def by_hand(queries, bank, labels, k, temperature, own=False):
+    queries, bank, labels = queries.double().numpy(), bank.double().numpy(), labels.numpy()
+    scores = np.zeros((len(queries), CLASSES))
+    for i, query in enumerate(queries):
+        cosines = [query @ other / np.linalg.norm(query) / np.linalg.norm(other) for other in bank]
+        order = sorted((j for j in range(len(bank)) if not (own and i == j)), key=lambda j: -cosines[j])
+        for j in order[:k]:
+            scores[i, labels[j]] += np.exp(cosines[j] / temperature)
+    return scores / scores.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (7, 0.07), (20, 0.07), (20, 1.0), (89, 0.2)])
+@pytest.mark.parametrize("own", [False, True])
+def test_votes_equal_a_loop_by_hand(k, temperature, own):
+    queries = BANK if own else QUERIES
+    ours = vote(queries, BANK, LABELS, CLASSES, k, temperature, own)
+    np.testing.assert_allclose(ours, by_hand(queries, BANK, LABELS, k, temperature, own), rtol=1e-4, atol=1e-6)
+
+
+def test_lengths_do_not_count():
+    scale = torch.logspace(-3, 3, len(BANK))[:, None]
+    torch.testing.assert_close(
+        vote(QUERIES * 50, BANK * scale, LABELS, CLASSES), vote(QUERIES, BANK, LABELS, CLASSES), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("block", [1, 7, 40, 1000])
+@pytest.mark.parametrize("own", [False, True])
+def test_blocks_do_not_change_the_result(block, own):
+    queries = BANK if own else QUERIES
+    whole = vote(queries, BANK, LABELS, CLASSES, own=own)
+    torch.testing.assert_close(vote(queries, BANK, LABELS, CLASSES, own=own, block=block), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_an_image_is_not_its_own_neighbour():
+    labels = torch.arange(len(BANK))
+    assert top1(vote(BANK, BANK, labels, len(BANK), k=1), labels) == 100.0
+    assert top1(vote(BANK, BANK, labels, len(BANK), k=1, own=True), labels) == 0.0
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_k_is_limited_to_the_images_there_are(own):
+    queries = BANK if own else QUERIES
+    everyone = vote(queries, BANK, LABELS, CLASSES, len(BANK) - own, own=own)
+    assert torch.equal(vote(queries, BANK, LABELS, CLASSES, 10**6, own=own), everyone)
+
+
+def test_of_equal_neighbours_the_first_of_the_bank_vote():
+    bank = torch.eye(2)[[1, 0, 0, 0, 0, 1]]
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    scores = vote(torch.tensor([[2.0, 0.0]]), bank, labels, CLASSES, k=2)
+    torch.testing.assert_close(scores, torch.tensor([[0.0, 0.5, 0.5, 0.0, 0.0]]))
+    # The nearer of the two is beyond the equals, and only one of those is left to choose.
+    bank = torch.tensor([[0.0, 1.0], [0.0, 2.0], [1.0, 0.0]])
+    scores = vote(torch.tensor([[1.0, 0.0]]), bank, torch.tensor([3, 4, 1]), CLASSES, k=2, temperature=1.0)
+    part = np.e / (np.e + 1)
+    torch.testing.assert_close(scores, torch.tensor([[0.0, part, 0.0, 1 - part, 0.0]], dtype=torch.float))
+
+
+def test_collapsed_features_are_judged_as_chance():
+    scores = vote(torch.ones(40, 8), torch.ones(90, 8), LABELS, CLASSES, k=90)
+    torch.testing.assert_close(scores[0], LABELS.bincount(minlength=CLASSES) / 90)
+    assert torch.equal(scores, scores[:1].expand(40, -1))
+
+
+def test_votes_are_in_all_one_at_any_temperature_and_in_half_precision():
+    for scores in (
+        vote(QUERIES, BANK, LABELS, CLASSES, temperature=1e-4),
+        vote(QUERIES.bfloat16(), BANK.bfloat16(), LABELS.int(), CLASSES),
+    ):
+        assert scores.dtype == torch.float
+        torch.testing.assert_close(scores.sum(1), torch.ones(len(QUERIES)))
+
+
+def test_autocast_does_not_blur_the_neighbours():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        blurred = vote(QUERIES, BANK, LABELS, CLASSES)
+    assert torch.equal(blurred, vote(QUERIES, BANK, LABELS, CLASSES))
+
+
+def test_no_query_has_no_scores():
+    assert vote(QUERIES[:0], BANK, LABELS, CLASSES).shape == (0, CLASSES)
+
+
+def test_what_cannot_be_judged_is_refused_in_a_line():
+    with pytest.raises(ValueError, match="no neighbour can vote"):
+        vote(BANK[:1], BANK[:1], LABELS[:1], CLASSES, own=True)
+    with pytest.raises(ValueError, match="not finite"):
+        vote(QUERIES, BANK * float("nan"), LABELS, CLASSES)
+
+
+def test_top1_is_in_percent_and_the_first_of_equals_counts():
+    scores = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1], [0.4, 0.6]])
+    assert top1(scores, torch.tensor([1, 0, 0, 0])) == 75.0
+    assert top1(scores, torch.tensor([1, 1, 0, 0])) == 50.0

@@ -1,0 +1,289 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from pictures import TINY, paint, records, trace
+from PIL import Image
+
+import fastmoco
+from fastmoco import loader, memory, train
+from fastmoco.notation import read
+from fastmoco.recipes import find
+
+
+def pretrain(data, out, **options):
+    settings = {"epochs": 2, "batch": 8, "log_every": 1, "save_every": 3, "knn_every": 1, "workers": 0, "device": "cpu"}
+    settings = {"set": TINY, **settings, **options}
+    return fastmoco.pretrain(str(data), recipe="pocket/shapes", out=str(out), **settings)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return paint(tmp_path_factory.mktemp("images"), 40, classes=2)
+
+
+@pytest.fixture(scope="module")
+def done(images, tmp_path_factory):
+    """One whole training."""
+    return pretrain(images, tmp_path_factory.mktemp("runs") / "done")
+
+
+def test_a_run_folder_has_what_people_look_for(done):
+    names = {path.name for path in done.iterdir()}
+    assert names >= {"recipe.py", "run.json", "train.log", "metrics.jsonl", "tensorboard", "checkpoints"}
+    assert {path.name for path in (done / "checkpoints").iterdir()} == {"last.pt", "previous.pt"}
+    about = json.loads((done / "run.json").read_text())
+    assert (about["images"], about["seed"], about["torch"]) == (40, 0, torch.__version__)
+    recipe = read((done / "recipe.py").read_text())
+    assert (recipe.batch, recipe.epochs, recipe.encoder) == (8, 2, "timm/test_resnet")
+    # The batch is a sixteenth of the row's, and so is the rate.
+    assert recipe.optim.lr == pytest.approx(find("pocket/shapes").recipe.optim.lr / 16)
+
+
+def test_records_have_the_names_that_users_know(done):
+    lines = records(done)
+    steps = [line for line in lines if "train/loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 11))
+    assert set(steps[0]) == {
+        *("step", "epoch", "train/loss", "train/lr", "train/grad_norm"),
+        *("perf/images_per_second", "perf/data_wait", "perf/seconds"),
+        *("health/std", "health/rank", "health/alignment", "health/negatives", "health/drift"),
+    }
+    assert steps[-1]["train/lr"] == 0
+    assert [line["step"] for line in lines if "val/knn_top1" in line] == [5, 10]
+    assert set(lines[-1]) == {"step", "val/knn_top1", "val/linear_top1"}
+
+
+def test_the_encoder_loads_here_and_in_its_own_library(done):
+    import timm
+    from safetensors.torch import load_file
+
+    ours = fastmoco.load(done)
+    theirs = timm.create_model("test_resnet", num_classes=0).eval()
+    theirs.load_state_dict(load_file(done / "encoder.safetensors"))
+    learner = torch.load(done / "checkpoints" / "last.pt", weights_only=True)["learner"]
+    assert learner["online.encoder.net.conv1.0.weight"].equal(theirs.state_dict()["conv1.0.weight"])
+    x = torch.randn(2, 3, 32, 32)
+    assert ours(x).equal(theirs(x))
+    assert fastmoco.load(done / "encoder.safetensors")(x).equal(ours(x))
+
+
+def test_a_torchvision_encoder_has_torchvisions_keys(images, tmp_path):
+    import torchvision
+    from safetensors.torch import load_file
+
+    out = pretrain(images, tmp_path / "a", epochs=1, knn_every=0, batch=20, set=("encoder=resnet18", *TINY[1:]))
+    net = torchvision.models.resnet18()
+    missing, unexpected = net.load_state_dict(load_file(out / "encoder.safetensors"), strict=False)
+    assert (missing, unexpected) == (["fc.weight", "fc.bias"], [])
+    assert type(fastmoco.load(out)) is torchvision.models.ResNet
+
+
+def test_the_same_command_again_does_nothing_more(done, images):
+    before = {path: path.stat().st_mtime_ns for path in (done / "checkpoints").iterdir()}
+    lines = records(done)
+    pretrain(images, done)
+    assert {path: path.stat().st_mtime_ns for path in (done / "checkpoints").iterdir()} == before
+    assert records(done) == lines
+
+
+@pytest.mark.parametrize(
+    "row", ["pocket/shapes", "figure4b/alpha_1", "table4a/montage_encode_divide_combine", "table7/nnclr_patches"]
+)
+def test_a_run_that_was_stopped_anywhere_goes_on_bit_by_bit(row, images, tmp_path, monkeypatch):
+    """Rows that draw from torch's own generator, or that keep a support set, too."""
+    cadence = {"log_every": 2, "save_every": 2, "knn_every": 0}
+    options = {"recipe": row, "epochs": 1, "batch": 8, "workers": 0, "device": "cpu", **cadence}
+    small = (*TINY, "support=32") if "nnclr" in row else TINY
+    if "montage" in row:  # which cuts the encoder open
+        small = ("encoder=resnet18", "views.0.size=32", "views.1.size=32", "views.2.size=32", *TINY[2:])
+    whole = fastmoco.pretrain(str(images), out=str(tmp_path / "whole"), set=small, **options)
+    advance, halts = train.Training._advance, [2, 3, 4]
+
+    def stop(self, *parts):
+        advance(self, *parts)
+        if self.step == halts[0]:
+            halts.pop(0)
+            raise MemoryError("a kill")  # at which nothing is saved
+
+    monkeypatch.setattr(memory, "largest", lambda recipe, run: 0)
+    monkeypatch.setattr(train.Training, "_advance", stop)
+    while halts:
+        with pytest.raises(ValueError, match="out of memory"):
+            fastmoco.pretrain(str(images), out=str(tmp_path / "broken"), set=small, **options)
+    monkeypatch.setattr(train.Training, "_advance", advance)
+    broken = fastmoco.pretrain(str(images), out=str(tmp_path / "broken"), set=small, **options)
+    assert trace(broken) == trace(whole)
+    assert len(trace(whole)) == 3
+    ends = [torch.load(path / "checkpoints" / "last.pt", weights_only=True) for path in (broken, whole)]
+    assert ends[0]["rng"].equal(ends[1]["rng"])
+    for name, value in ends[0]["learner"].items():
+        assert value.equal(ends[1]["learner"][name]), name
+
+
+def test_fresh_begins_anew_beside_what_there_is(done, images):
+    before = records(done)
+    other = pretrain(images, done, fresh=True, epochs=1)
+    assert other == done.with_name("done-2")
+    assert records(done) == before
+    assert len(trace(other)) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 3}, "epochs 2 there, 3 here"),
+        ({"seed": 1}, "seed 0 there, 1 here"),
+        ({"size": 32}, "views.0.size 16 there"),
+        ({"batch": 4}, "batch 8 there, 4 here"),
+    ],
+)
+def test_a_folder_of_another_training_is_refused_with_the_difference(done, images, change, words):
+    settings = tuple(each for each in TINY if "size" not in each or "size" not in change)
+    with pytest.raises(ValueError, match=f"holds another training: .*{words}.*another --out, or --fresh"):
+        fastmoco.pretrain(
+            str(images),
+            **{"recipe": "pocket/shapes", "out": str(done), "set": settings, "epochs": 2, "batch": 8, **change},
+        )
+
+
+def test_a_set_that_has_changed_is_refused(done, images, tmp_path):
+    with pytest.raises(ValueError, match="images 40 there, 30 here"):
+        pretrain(paint(tmp_path / "fewer", 30, classes=2), done)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(images, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ValueError, match=r"holds 'thesis.tex' and is no run folder"):
+        pretrain(images, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_processes_do_not_train_in_one_folder(done, images, tmp_path):
+    lock = f"import fcntl; f = open({str(done / '.lock')!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
+    code = f"{lock}; print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="another process is training in"):
+            pretrain(images, done)
+        other.communicate(b"\n")
+    pretrain(images, done)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch": 64}, "batch 64 is larger than the 40 images; use --batch 32"),
+        ({"log_every": 0}, "--log-every 0: use 1 step or more"),
+        ({"workers": -1}, "--workers -1: use 0 or more"),
+        ({"device": "cuda:99"}, "--device cuda:99: "),
+        ({"device": "laptop"}, "--device laptop: "),
+        ({"encoder": "resnet7"}, "unknown encoder 'resnet7'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"seed": -1}, "--seed -1: "),
+        ({"size": 31}, "Divide"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(images, tmp_path, options, words):
+    settings = tuple(each for each in TINY if each.split("=")[0] not in ("encoder", "views.*.size"))
+    with pytest.raises(ValueError, match=re.escape(words)) as mistake:
+        fastmoco.pretrain(
+            str(images),
+            **{"recipe": "pocket/shapes", "out": str(tmp_path / "a"), "batch": 8, "set": settings, **options},
+        )
+    assert "\n" not in str(mistake.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def spoil(folder, texts, cuts):
+    names = sorted(path for path in folder.rglob("*.png"))
+    for path in names[3 : 3 + texts]:
+        path.rename(path.with_suffix(".jpg"))
+        path.with_suffix(".jpg").write_text("this is no image")
+    for path in names[40 : 40 + cuts]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return sorted(str(path.with_suffix(".jpg")) for path in names[3 : 3 + texts]) + [
+        str(p) for p in names[40 : 40 + cuts]
+    ]
+
+
+@pytest.mark.parametrize("way", ["stream", "resident"])
+def test_unreadable_images_are_listed_and_replaced(tmp_path, way):
+    bad = spoil(paint(tmp_path / "images", 100), texts=3, cuts=2)
+    out = pretrain(tmp_path / "images", tmp_path / "run", loader=way, batch=10, workers=2)
+    lines = (out / "bad_images.txt").read_text().splitlines()
+    assert sorted(line.split("\t")[0] for line in lines) == sorted(bad)
+    assert "truncated" in "".join(lines)
+    assert len(trace(out)) == 20
+
+
+def test_too_many_unreadable_images_stop_the_run_with_the_list(tmp_path):
+    bad = spoil(paint(tmp_path / "images", 100), texts=4, cuts=2)
+    with pytest.raises(ValueError, match=r"6 of \d+ images cannot be read, more than 5%; they are listed in .*bad_im"):
+        pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
+    assert len((tmp_path / "run" / "bad_images.txt").read_text().splitlines()) == len(bad)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, tmp_path, monkeypatch):
+    views = loader.Resident.views
+    calls = []
+
+    def break_the_fifth(self, batch):
+        calls.append(batch)
+        return [view * (float("nan") if len(calls) == 5 else 1) for view in views(self, batch)]
+
+    monkeypatch.setattr(loader.Resident, "views", break_the_fifth)
+    with pytest.raises(ValueError, match=r"not finite at step 5; .*last.pt \(step 3\) is the last good checkpoint"):
+        pretrain(images, tmp_path / "a", log_every=5)
+    saved = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
+    assert saved["step"] == 3
+    assert all(value.isfinite().all() for value in saved["learner"].values() if value.is_floating_point())
+
+
+def test_out_of_memory_names_the_batch_and_one_that_fits(images, tmp_path, monkeypatch):
+    forward = train.Learner.forward
+
+    def limited(self, batch):
+        if batch[0].shape[1] > 5:
+            raise torch.OutOfMemoryError("tried to allocate a lot")
+        return forward(self, batch)
+
+    monkeypatch.setattr(train.Learner, "forward", limited)
+    with pytest.raises(ValueError, match="out of memory on cpu at batch 16; --batch 4 fits"):
+        pretrain(images, tmp_path / "a", batch=16)
+
+
+def test_sixteen_bit_and_other_modes_are_read(tmp_path):
+    paint(tmp_path, 10)
+    Image.new("P", (20, 20)).save(tmp_path / "palette.png")
+    Image.new("CMYK", (20, 20)).save(tmp_path / "press.jpg")
+    Image.new("LA", (20, 20)).save(tmp_path / "clear.png")
+    out = pretrain(tmp_path, tmp_path / "run", batch=13, epochs=1)
+    assert not (out / "bad_images.txt").exists()
+
+
+def test_a_saved_recipe_that_calls_is_refused_and_not_run(done, images, tmp_path):
+    folder = shutil.copytree(done, tmp_path / "stranger")
+    for text in (
+        f"__import__('os').system('touch {tmp_path / 'ran'}')",
+        f"Recipe(views=os.system('touch {tmp_path / 'ran'}'))",
+        "Recipe.__init__.__globals__",
+        "import os\nos.system('true')",
+    ):
+        (folder / "recipe.py").write_text(text)
+        with pytest.raises(ValueError, match=r"recipe.py is no recipe") as refused:
+            pretrain(images, folder)
+        assert "\n" not in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_one_line(images, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(OSError, match="Permission denied"):
+        pretrain(images, tmp_path / "a")
