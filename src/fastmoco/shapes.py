@@ -1,7 +1,9 @@
 """A labelled set that is drawn, not downloaded: ten patterns under many nuisances, to see that learning happens.
 
-Every patch shows the class. What else differs between images, place, size, light, contrast, tint, shade and noise, lies
-within the reach of the augmentation, so that two images of a class can be found to be alike; pixels alone cannot do it.
+Every patch shows the class. What else differs between images is where the pattern begins, its size, a slight turn, light,
+contrast, shade, tint and noise. The augmentation changes all of these too, so images of a class can be found to be alike,
+though their pixels are not. What it does not change, such as a large turn or the amount of noise, must not differ: it
+would tell each image from all others, and nothing else would be learnt.
 """
 
 import math
@@ -23,24 +25,24 @@ def draw(split: Literal["train", "val"]) -> tuple[UInt8[Tensor, "n 3 32 32"], li
     index = torch.arange(COUNTS[split])
     keys = key(list(COUNTS).index(split), index)
     labels = index % len(CLASSES)
-    u = uniform(keys, 16)[:, :, None, None]
+    u = uniform(keys, 11)[:, :, None, None]
     height = _patterns(labels, u)
     # Light across the image, and how far the pattern stands out from it.
     y, x = torch.meshgrid(torch.linspace(-1, 1, SIZE), torch.linspace(-1, 1, SIZE), indexing="ij")
     turn = 2 * math.pi * u[:, 4]
-    shade = 0.25 * u[:, 5] * (x * turn.cos() + y * turn.sin())
-    grey = 0.3 + 0.4 * u[:, 6] + shade + (0.12 + 0.38 * u[:, 7]) * (height - 0.5)
-    tint = 1 + 0.3 * (u[:, 8:11] - 0.5)
-    noise = uniform(key(keys, 1), 3 * SIZE * SIZE).view(-1, 3, SIZE, SIZE) - 0.5
-    image = grey[:, None] * tint + (0.05 + 0.35 * u[:, 11:12]) * noise
+    shade = 0.2 * u[:, 5] * (x * turn.cos() + y * turn.sin())
+    grey = 0.3 + 0.4 * u[:, 6] + shade + (0.15 + 0.3 * u[:, 7]) * (height - 0.5)
+    tint = 1 + 0.1 * (u[:, 8:11] - 0.5)
+    noise = 0.45 * (uniform(key(keys, 1), 3 * SIZE * SIZE).view(-1, 3, SIZE, SIZE) - 0.5)
+    image = grey[:, None] * tint + noise
     return (image * 255).round().clamp(0, 255).to(torch.uint8), labels.tolist()
 
 
 def _patterns(labels: Tensor, u: Tensor) -> Float[Tensor, "n 32 32"]:
     """Each pattern repeats itself with a period of a few pixels, from a random place on, a little turned."""
     y, x = torch.meshgrid(torch.arange(SIZE) + 0.5, torch.arange(SIZE) + 0.5, indexing="ij")
-    angle = math.radians(24) * (u[:, 0] - 0.5)
-    period = 6 + 4 * u[:, 1]
+    angle = math.radians(12) * (u[:, 0] - 0.5)
+    period = 6 + 3 * u[:, 1]
     across = (x * angle.cos() + y * angle.sin()) / period + u[:, 2]
     down = (y * angle.cos() - x * angle.sin()) / period + u[:, 3]
     wave_x, wave_y = (2 * math.pi * across).sin(), (2 * math.pi * down).sin()

@@ -33,6 +33,8 @@ class Training:
         self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
         if run.device.type == "cuda":
             self.learner.to(memory_format=torch.channels_last)
+            torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
+            torch.backends.cudnn.benchmark = True
         self.optimizer = optim.build(recipe.optim, self.learner.online)
         self.step = 0
         self.saved = -1  # the step of the newest checkpoint

@@ -18,10 +18,12 @@ _shapes = Recipe(
     encoder="timm/test_resnet",
     projector=MLP((256, 256), last="norm"),
     predictor=MLP((128, 256)),
-    optim=SGD(lr=0.05),
+    optim=SGD(lr=0.1),
     epochs=20,
     batch=128,
 )
+# The paper's Fast-MoCo for a folder of photographs and one GPU: what `fastmoco pretrain` takes if it is not told.
+_photos = Recipe(both(patches), contrast=InfoNCE(0.2), optim=SGD(lr=0.05), epochs=100, batch=256)
 _imagenette = Recipe(both(patches, size=128), contrast=InfoNCE(0.2), encoder="resnet18", epochs=100, batch=256)
 _cifar10 = replace(
     _imagenette,
@@ -34,6 +36,8 @@ _cifar10 = replace(
 
 shapes = Row(_shapes)
 shapes_mocov3 = Row(replace(_shapes, views=both(encode, size=32)))
+photos = Row(_photos)
+photos_mocov3 = Row(replace(_photos, views=both(encode)))
 imagenette = Row(_imagenette)
 imagenette_mocov3 = Row(replace(_imagenette, views=both(encode, size=128)))
 cifar10 = Row(_cifar10)
