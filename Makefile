@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PYTHONPATH := src
 
-.PHONY: install demo test check format
+.PHONY: install demo test slow check format
 
 install: $(VENV)/.installed
 
@@ -18,11 +18,13 @@ $(VENV)/.installed:
 	touch $@
 
 demo: install
-	$(BIN)/python -m fastmoco show pocket/shapes
-	$(BIN)/python examples/one_batch.py
+	$(BIN)/python -m fastmoco demo
 
 test: install
 	$(BIN)/python -m pytest
+
+slow: install
+	$(BIN)/python -m pytest -m slow
 
 check: install
 	$(BIN)/ruff format --check .

@@ -188,7 +188,7 @@ def test_at_or_above_chance_with_small_gradients_is_not_learning_yet():
 
 
 def test_waiting_for_data_comes_after_health():
-    loader = "loader-bound: 62 % waiting for data; more --workers or a smaller --size"
+    loader = "loader-bound: 62 % waiting for data; try more --workers, or --loader resident"
     assert judge(perf_data_wait=0.62) == loader
     assert judge(perf_data_wait=0.62, train_loss=CHANCE) == f"not learning yet: loss 4.85 at chance 4.85; {loader}"
     assert judge(perf_data_wait=0.62, health_std=0.01).startswith("collapsing")

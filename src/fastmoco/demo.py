@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ROWS = {"MoCo v3": "pocket/shapes_mocov3", "Fast-MoCo": "pocket/shapes"}
 
 
-def demo(*, out: str = "runs/demo", seconds: float = 40, seed: int = 0) -> Path:
+def demo(*, out: str = "runs/demo", seconds: float = 35, seed: int = 0) -> Path:
     """Pre-train on the built-in set `shapes` by MoCo v3 and by Fast-MoCo for the same time, and compare. No GPU needed.
 
     Args:
@@ -31,7 +31,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 40, seed: int = 0) -> Path:
     from fastmoco.run import fresh
 
     if not 0 < seconds < 10**6:
-        raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 40")
+        raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 35")
     source, folder = data.find("shapes"), fresh(Path(out))
     torch.manual_seed(seed)
     untrained = Learner(find(ROWS["Fast-MoCo"]).recipe).online.encoder
@@ -39,7 +39,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 40, seed: int = 0) -> Path:
     lines = [["random init", "0", "0", *_percent(answer)]]
     for name, row in ROWS.items():
         print(f"\n{name}", flush=True)
-        epochs = max(1, round(seconds / time_epoch(find(row).recipe, source)))
+        epochs = max(1, int(seconds / time_epoch(find(row).recipe, source)))
         path = folder / row.rpartition("/")[2]
         pretrain("shapes", recipe=row, out=str(path), epochs=epochs, seed=seed, device="cpu", knn_every=epochs)
         records = kept(path / "metrics.jsonl", step=10**9)

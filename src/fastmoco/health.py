@@ -100,7 +100,7 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
     elif place != "below":
         findings.append(f"not learning yet: {score}")
     if wait > LOADER_BOUND:
-        findings.append(f"loader-bound: {100 * wait:.0f} % waiting for data; more --workers or a smaller --size")
+        findings.append(f"loader-bound: {100 * wait:.0f} % waiting for data; try more --workers, or --loader resident")
     return "; ".join(findings) or f"healthy: {score}, {state}"
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -118,11 +119,19 @@ class Resident:
         self.words = f"resident: the whole set is on the device, {self.pixels.nbytes / 2**20:,.0f} MiB"
 
     def since(self, step: int) -> Iterator[Batch]:
+        """One batch is drawn while the device is at the one before."""
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(self._draw, step)
+            for number in range(step, self.draws.steps):
+                batch = waiting.result()
+                waiting = pool.submit(self._draw, number + 1)
+                yield batch
+
+    def _draw(self, step: int) -> Batch:
+        index = self.draws.index(step)
+        where = self.draws.boxes(step, index, self.sizes[index])
         counts = [view.count for view in self.draws.recipe.views]
-        for number in range(step, self.draws.steps):
-            index = self.draws.index(number)
-            where = self.draws.boxes(number, index, self.sizes[index])
-            yield Batch(index, self.draws.looks(number), list(torch.split(where, counts)), self.bad)
+        return Batch(index, self.draws.looks(step), list(torch.split(where, counts)), self.bad)
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
         images = self.pixels[batch.index.to(self.device)]

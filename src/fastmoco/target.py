@@ -35,9 +35,9 @@ class Momentum:
     @torch.no_grad()
     def update(self, online: Branch, target: Branch) -> None:
         """Parameters only: the target normalises by its own batches and keeps its own running statistics."""
-        for ours, theirs in ((online.encoder, target.encoder), (online.projector, target.projector)):
-            for source, moving in zip(ours.parameters(), theirs.parameters(), strict=True):
-                moving.lerp_(source, 1 - self.alpha)
+        sources = [*online.encoder.parameters(), *online.projector.parameters()]
+        moving = [*target.encoder.parameters(), *target.projector.parameters()]
+        torch._foreach_lerp_(moving, sources, 1 - self.alpha)  # one call for all of them
 
 
 @dataclass(frozen=True)
