@@ -88,6 +88,70 @@ def test_two_kills_leave_no_trace(images, whole, tmp_path, number):
     alike(tmp_path / "run", whole)
 
 
+DIE = """
+import os, signal, sys
+from pathlib import Path
+
+left = int(sys.argv.pop(1))
+sync, rename = os.fsync, Path.replace
+
+def die(call):
+    def dying(*parts):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*parts)
+    return dying
+
+os.fsync, Path.replace = die(sync), die(rename)
+from fastmoco.cli import main
+main()
+"""
+
+
+def die_while_saving(images, out, moment):
+    """Killed at the n-th time that something is forced to the disk or given its name."""
+    arguments = command(images, out, "--loader", "stream", "--workers", "0")[3:]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    code = subprocess.run([sys.executable, "-c", DIE, str(moment), *arguments], capture_output=True, env=environment)
+    assert code.returncode == -signal.SIGKILL, code.stderr
+
+
+def test_kills_during_a_save_leave_no_trace(images, whole, tmp_path):
+    for moment in (3, 9, 13, 15):
+        die_while_saving(images, tmp_path / "run", moment)
+    finish(images, tmp_path / "run", "--loader", "stream", "--workers", "1")
+    alike(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_of_a_save_leaves_no_trace(images, whole, tmp_path):
+    for moment in range(1, 31):
+        die_while_saving(images, tmp_path / "run", moment)
+    finish(images, tmp_path / "run", "--loader", "stream", "--workers", "1")
+    alike(tmp_path / "run", whole)
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_workers_too_and_loses_nothing(images, whole, tmp_path):
+    process = start(images, tmp_path / "run", "--loader", "stream", "--workers", "2")
+    wait_for(lambda: (tmp_path / "run" / "checkpoints" / "last.pt").exists())
+    os.killpg(process.pid, signal.SIGINT)  # the workers, too, as a terminal does
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "stopped by SIGINT at step" in said
+    assert "Traceback" not in said
+    finish(images, tmp_path / "run", "--loader", "stream", "--workers", "1")
+    alike(tmp_path / "run", whole)
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_twenty_kills_leave_no_trace(images, whole, tmp_path, number):

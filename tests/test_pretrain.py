@@ -5,15 +5,19 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from pictures import TINY, paint, records, trace
 from PIL import Image
 
 import fastmoco
-from fastmoco import loader, memory, train
+from fastmoco import encoder, loader, memory, train
+from fastmoco.album import Unreadable
+from fastmoco.data import Pixels
 from fastmoco.notation import read
 from fastmoco.recipes import find
+from fastmoco.weights import save_encoder, snippet
 
 
 def pretrain(data, out, **options):
@@ -51,7 +55,7 @@ def test_records_have_the_names_that_users_know(done):
     assert [line["step"] for line in steps] == list(range(1, 11))
     assert set(steps[0]) == {
         *("step", "epoch", "train/loss", "train/lr", "train/grad_norm"),
-        *("perf/images_per_second", "perf/data_wait", "perf/seconds"),
+        *("perf/images_per_second", "perf/data_wait", "perf/seconds", "perf/memory_gib"),
         *("health/std", "health/rank", "health/alignment", "health/negatives", "health/drift"),
     }
     assert steps[-1]["train/lr"] == 0
@@ -84,6 +88,22 @@ def test_a_torchvision_encoder_has_torchvisions_keys(images, tmp_path):
     assert type(fastmoco.load(out)) is torchvision.models.ResNet
 
 
+@pytest.mark.parametrize("name", ["resnet18", "timm/test_resnet", "resnet18-small"])
+def test_the_lines_that_are_printed_load_the_encoder(tmp_path, name):
+    made = encoder.build(name)
+    save_encoder(tmp_path / "encoder.safetensors", name, made, step=1)
+    names = {}
+    exec(snippet(tmp_path / "encoder.safetensors", name), names)
+    x = torch.randn(2, 3, 32, 32)
+    assert names["encoder"].eval()(x).equal(made.net.eval()(x))
+
+
+def test_the_run_ends_with_the_encoder_and_those_lines(done):
+    log = (done / "train.log").read_text()
+    assert f"the encoder is in {done / 'encoder.safetensors'}" in log
+    assert snippet(done / "encoder.safetensors", "timm/test_resnet") in log
+
+
 def test_the_same_command_again_does_nothing_more(done, images):
     before = {path: path.stat().st_mtime_ns for path in (done / "checkpoints").iterdir()}
     lines = records(done)
@@ -92,13 +112,14 @@ def test_the_same_command_again_does_nothing_more(done, images):
     assert records(done) == lines
 
 
+@pytest.mark.parametrize("way", ["stream", "resident"])
 @pytest.mark.parametrize(
     "row", ["pocket/shapes", "figure4b/alpha_1", "table4a/montage_encode_divide_combine", "table7/nnclr_patches"]
 )
-def test_a_run_that_was_stopped_anywhere_goes_on_bit_by_bit(row, images, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_anywhere_goes_on_bit_by_bit(row, way, images, tmp_path, monkeypatch):
     """Rows that draw from torch's own generator, or that keep a support set, too."""
     cadence = {"log_every": 2, "save_every": 2, "knn_every": 0}
-    options = {"recipe": row, "epochs": 1, "batch": 8, "workers": 0, "device": "cpu", **cadence}
+    options = {"recipe": row, "epochs": 1, "batch": 8, "workers": 0, "device": "cpu", "loader": way, **cadence}
     small = (*TINY, "support=32") if "nnclr" in row else TINY
     if "montage" in row:  # which cuts the encoder open
         small = ("encoder=resnet18", "views.0.size=32", "views.1.size=32", "views.2.size=32", *TINY[2:])
@@ -184,6 +205,8 @@ def test_two_processes_do_not_train_in_one_folder(done, images, tmp_path):
         ({"device": "cuda:99"}, "--device cuda:99: "),
         ({"device": "laptop"}, "--device laptop: "),
         ({"encoder": "resnet7"}, "unknown encoder 'resnet7'"),
+        ({"encoder": "timm/resnet7"}, "unknown encoder 'timm/resnet7'"),
+        ({"encoder": "timm/vit_tiny_patch16_224", "size": 24}, "cannot take 12x12 images"),
         ({"epochs": 0}, "epochs=0"),
         ({"seed": -1}, "--seed -1: "),
         ({"size": 31}, "Divide"),
@@ -227,6 +250,23 @@ def test_too_many_unreadable_images_stop_the_run_with_the_list(tmp_path):
     with pytest.raises(ValueError, match=r"6 of \d+ images cannot be read, more than 5%; they are listed in .*bad_im"):
         pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
     assert len((tmp_path / "run" / "bad_images.txt").read_text().splitlines()) == len(bad)
+
+
+@pytest.mark.parametrize("way", ["stream", "resident"])
+def test_a_set_of_which_nothing_can_be_read_stops_with_the_list(tmp_path, way):
+    for number in range(30):
+        (tmp_path / f"{number}.jpg").write_text("no image")
+    with pytest.raises(ValueError, match=r"images cannot be read, more than 5%"):
+        pretrain(tmp_path, tmp_path / "run", loader=way, workers=1)
+    assert len((tmp_path / "run" / "bad_images.txt").read_text().splitlines()) > 15
+
+
+def test_few_unreadable_images_of_a_large_resident_set_do_not_stop_it(tmp_path):
+    several = Unreadable(Pixels(np.zeros((100_000, 1, 1, 3), np.uint8), None, (), "many"), tmp_path / "bad_images.txt")
+    several.reasons = {str(number): "" for number in range(3000)}
+    several.add({1: "no image"}, read=100_000)
+    with pytest.raises(ValueError, match="3,002 of 256 images"):
+        several.add({2: "no image"}, read=256)
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -33,12 +33,13 @@ class Batch:
     index: Int64[Tensor, " b"]  # of its images
     looks: list[Look]  # one for each view
     parts: list[Tensor]  # for each view its 8-bit crops (count, b, 3, size, size), or where they lie (count, b, 4)
-    bad: dict[int, str] = field(default_factory=dict)  # images that could not be read, and why
+    bad: dict[int, str]  # images that could not be read, and why
+    read: int  # images that have been read since the training began
 
     def pin_memory(self) -> "Batch":
         """Torch's DataLoader calls this by its name."""
         looks, parts = [look.pin_memory() for look in self.looks], [part.pin_memory() for part in self.parts]
-        return Batch(self.index, looks, parts, self.bad)
+        return Batch(self.index, looks, parts, self.bad, self.read)
 
 
 @runtime_checkable
@@ -70,7 +71,7 @@ class Cuts(Dataset[Batch]):
             where = self.draws.boxes(step, index[place : place + 1], torch.tensor([image.size]))
             for (view, stack), box in zip(stacks, where[:, 0], strict=True):
                 stack[place] = cut(image, box, view)
-        return Batch(index, self.draws.looks(step), crops, bad)
+        return Batch(index, self.draws.looks(step), crops, bad, (step + 1) * len(index))
 
 
 class Stream:
@@ -95,6 +96,7 @@ class Stream:
                     num_workers=self.workers,
                     pin_memory=self.device.type == "cuda",
                     worker_init_fn=keep_working,
+                    generator=torch.Generator(),  # of its own: torch's would be one draw further after each restart
                 )
             )
         yield from batches
@@ -131,7 +133,7 @@ class Resident:
         index = self.draws.index(step)
         where = self.draws.boxes(step, index, self.sizes[index])
         counts = [view.count for view in self.draws.recipe.views]
-        return Batch(index, self.draws.looks(step), list(torch.split(where, counts)), self.bad)
+        return Batch(index, self.draws.looks(step), list(torch.split(where, counts)), self.bad, len(self.pixels))
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
         images = self.pixels[batch.index.to(self.device)]

@@ -1,8 +1,10 @@
 """What happened since the last log line. Sums stay on the device, so that no step waits for them."""
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,7 +73,17 @@ class Meter:
             "perf/images_per_second": self.timed * batch / elapsed,
             "perf/data_wait": self.waited / elapsed,
             "perf/seconds": self.seconds + elapsed,
+            "perf/memory_gib": self._memory() / 2**30,
         }
+
+    def _memory(self) -> int:
+        """The most that tensors have taken of a GPU, or what the process has now."""
+        if self.losses.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.losses.device)
+        try:
+            return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:  # not Linux
+            return 0
 
     def state(self) -> dict[str, Any]:
         return {"losses": self.losses, "steps": self.steps, "seconds": self.seconds + self.elapsed()}

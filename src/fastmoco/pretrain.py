@@ -76,9 +76,13 @@ def pretrain(
         download: fetch a set by name, such as cifar10, if it is not there.
         fresh: begin anew in a new folder; what there is stays.
     """
+    import torch
+
     from fastmoco import data as sets
     from fastmoco import run as runs
+    from fastmoco.learner import Learner
     from fastmoco.memory import explained
+    from fastmoco.recipes import find
     from fastmoco.train import Training
 
     row = recipe or USUAL.get(data, OTHERS)
@@ -91,12 +95,18 @@ def pretrain(
     if made.batch > len(source.train):
         largest = 2 ** (len(source.train).bit_length() - 1)
         raise ValueError(f"batch {made.batch} is larger than the {len(source.train)} images; use --batch {largest}")
-    with runs.occupy(path, made, run, data, len(source.train)), explained(made, run):
+    with torch.device("meta"):
+        Learner(
+            made
+        )  # an encoder that does not exist, or cannot take such views, is refused before anything is written
+    named = row if made == find(row).recipe else f"{row}, changed"
+    about = {"data": data, "row": named}
+    with runs.occupy(path, made, run, len(source.train), about), explained(made, run):
         training = Training(made, run, source, path)
         training.journal.say(f"{data}: {source.words}")
         training.journal.say(
-            f"{row}: {made.encoder}, {made.epochs} epochs of {training.draws.per_epoch:,} steps at batch {made.batch}, "
-            f"learning rate {made.optim.lr:g}, seed {seed}"
+            f"{named}: {made.encoder}, {made.epochs} epochs of {training.draws.per_epoch:,} steps "
+            f"at batch {made.batch}, learning rate {made.optim.lr:g}, seed {seed}"
         )
         training.journal.say(f"{path} on {run.words}")
         training.train()

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, TextIO
@@ -66,7 +66,10 @@ def settle(
     cuda = chosen.type == "cuda"
     # Older cards only pretend to have bfloat16, and are slower with it.
     able = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        cores = len(os.sched_getaffinity(0))  # those that we may use
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
     usual = min(cores, 16) if cuda else min(cores, 2)
     return (
         chosen,
@@ -77,7 +80,7 @@ def settle(
 
 
 @contextlib.contextmanager
-def occupy(path: Path, recipe: Recipe, run: Run, data: str, images: int) -> Iterator[None]:
+def occupy(path: Path, recipe: Recipe, run: Run, images: int, about: Mapping[str, object]) -> Iterator[None]:
     """A run folder for this training alone: made, or found to be of the same training."""
     new = not (path / "recipe.py").exists()
     if new:
@@ -86,9 +89,9 @@ def occupy(path: Path, recipe: Recipe, run: Run, data: str, images: int) -> Iter
     with (path / ".lock").open("w") as lock:
         _lock(lock, path)
         if new:
-            about = {"data": data, "images": images, **asdict(run), "device": _name(run.device)}
+            known = {**about, "images": images, **asdict(run), "device": _name(run.device)}
             versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
-            text = json.dumps({**about, **versions, "started": time.strftime("%Y-%m-%d %H:%M:%S%z")}, indent=2)
+            text = json.dumps({**known, **versions, "started": time.strftime("%Y-%m-%d %H:%M:%S%z")}, indent=2)
             write(path / "run.json", lambda file: file.write(f"{text}\n".encode()))
             write(path / "recipe.py", lambda file: file.write(spell(recipe).encode()))
         else:

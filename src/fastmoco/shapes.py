@@ -1,9 +1,9 @@
 """A labelled set that is drawn, not downloaded: ten patterns under many nuisances, to see that learning happens.
 
-Every patch shows the class. What else differs between images is where the pattern begins, its size, a slight turn, light,
-contrast, shade, tint and noise. The augmentation changes all of these too, so images of a class can be found to be alike,
-though their pixels are not. What it does not change, such as a large turn or the amount of noise, must not differ: it
-would tell each image from all others, and nothing else would be learnt.
+Every patch shows the class. What else differs between images is where the pattern begins, its size, a slight turn,
+light, contrast, shade, tint and noise. The augmentation changes all of these too, so images of a class can be found to
+be alike, though their pixels are not. What it does not change, such as a large turn or the amount of noise, must not
+differ: it would tell each image from all others, and nothing else would be learnt.
 """
 
 import math

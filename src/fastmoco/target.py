@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from fastmoco.branch import Branch
 
@@ -35,8 +36,8 @@ class Momentum:
     @torch.no_grad()
     def update(self, online: Branch, target: Branch) -> None:
         """Parameters only: the target normalises by its own batches and keeps its own running statistics."""
-        sources = [*online.encoder.parameters(), *online.projector.parameters()]
-        moving = [*target.encoder.parameters(), *target.projector.parameters()]
+        sources: list[Tensor] = [*online.encoder.parameters(), *online.projector.parameters()]
+        moving: list[Tensor] = [*target.encoder.parameters(), *target.projector.parameters()]
         torch._foreach_lerp_(moving, sources, 1 - self.alpha)  # one call for all of them
 
 

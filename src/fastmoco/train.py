@@ -1,6 +1,6 @@
 """The training loop: steps, and between them what is logged, saved and judged when it is due."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from fastmoco.evaluate.judge import Judge
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal, clock
 from fastmoco.learner import Learner
-from fastmoco.loader import Batch, Loader, choose
+from fastmoco.loader import Loader, choose
 from fastmoco.meter import Meter
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
-from fastmoco.weights import FILE, save_encoder
+from fastmoco.weights import FILE, save_encoder, snippet
 
 
 class Training:
@@ -39,6 +39,7 @@ class Training:
         self.step = 0
         self.saved = -1  # the step of the newest checkpoint
         self.meter = Meter(run.device)
+        self.loader: Loader | None = None
         self.judge: Judge | None = None
         notes: list[str] = []
         state = checkpoint.newest(folder / "checkpoints", notes.append)
@@ -53,14 +54,14 @@ class Training:
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
         with closing(self.journal), Interrupts() as interrupts:
-            loader = self._load()
-            batches = loader.since(self.step)
             while True:
                 if self._due_to_judge():
                     self._judge(interrupts.halt)
                 if self.step == self.draws.steps or interrupts.halt():
                     break
-                self._advance(loader, batches)
+                if self.loader is None:
+                    self._load(interrupts)
+                self._advance()
                 last = self.step == self.draws.steps
                 if self.step % self.run.log_every == 0 or last:
                     self._log()
@@ -72,16 +73,18 @@ class Training:
             if interrupts.asked is not None:
                 self.journal.say(f"stopped by {interrupts.asked.name} at step {self.step:,}; the same command goes on")
                 raise KeyboardInterrupt(int(interrupts.asked))
+            self._conclude()
 
-    def _advance(self, loader: Loader, batches: Iterator[Batch]) -> None:
+    def _advance(self) -> None:
         """One step: forward, backward, the optimiser, the target branch."""
+        assert self.loader is not None
         with self.meter.waiting():
-            batch = next(batches)
+            batch = next(self.batches)
         self.step += 1
-        self.unreadable.add(batch.bad, self.step * self.recipe.batch)
+        self.unreadable.add(batch.bad, batch.read)
         part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
         optim.set_rate(self.optimizer, self.recipe.optim, self.recipe.schedule, part)
-        views = loader.views(batch)
+        views = self.loader.views(batch)
         with torch.autocast(self.run.device.type, torch.bfloat16, enabled=self.run.bf16):
             loss = self.learner(views)
         self.optimizer.zero_grad()
@@ -130,33 +133,27 @@ class Training:
             reason = " ".join(str(error).split())[:120]
             raise ValueError(f"the checkpoint in {self.folder} does not fit its recipe: {reason}") from None
 
-    def _load(self) -> Loader:
+    def _load(self, interrupts: Interrupts) -> None:
         """The loader, which may read the whole set first, and the networks compiled."""
-        run, images = self.run, len(self.source.train)
-        if self.step == self.draws.steps:
-            return choose(self.source.train, self.draws, run.device, way="stream", workers=0, compile=False)
+        run, images = self.run, self.source.train
 
         def seen(count: int) -> None:
-            if count % 1000 == 0 and self.journal.live:
-                self.journal.show(f"reading images: {count:,} of {images:,}")
+            if interrupts.halt():
+                raise KeyboardInterrupt(int(interrupts.asked or 2))
+            if self.journal.stale():
+                self.journal.show(f"reading images: {count:,} of {len(images):,}")
 
-        loader = choose(
-            self.source.train,
-            self.draws,
-            run.device,
-            way=run.loader,
-            workers=run.workers,
-            compile=run.compile,
-            seen=seen,
+        self.loader = choose(
+            images, self.draws, run.device, way=run.loader, workers=run.workers, compile=run.compile, seen=seen
         )
-        self.journal.say(loader.words)
+        self.journal.say(self.loader.words)
         if run.compile:
             self.journal.say("compiling; the first steps take a minute")
             branches = [branch for branch in (self.learner.online, self.learner.momentum) if branch is not None]
             for network in (network for branch in branches for network in branch.children()):
                 network.compile(dynamic=False)
+        self.batches = self.loader.since(self.step)
         self.meter.start()
-        return loader
 
     def _log(self) -> None:
         """A line of numbers for the records, and one of words for people."""
@@ -223,6 +220,13 @@ class Training:
             self.journal.record(self.step, answer)
             words = "  ".join(f"{name.removeprefix('val/')} {value:.1f} %" for name, value in answer.items())
             self.journal.say(f"epoch {self.step // self.draws.per_epoch}  {words}")
+
+    def _conclude(self) -> None:
+        """Where the encoder is, and how it is used."""
+        path = self.folder / FILE
+        how = snippet(path, self.recipe.encoder)
+        self.journal.say(f"done in {clock(self.meter.seconds)} of training: {self._verdict()}")
+        self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(self.folder)!r})")
 
     def _refuse_broken(self) -> None:
         if self.meter.broken():

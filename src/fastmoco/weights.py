@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from fastmoco.checkpoint import write
-from fastmoco.encoder import Encoder, ResNet, build
+from fastmoco.encoder import Encoder, build
 
 FILE = "encoder.safetensors"
 
@@ -47,17 +47,18 @@ def load(path: str | PathLike[str]) -> nn.Module:
     return net.eval()
 
 
-def snippet(path: Path, name: str, encoder: Encoder) -> str:
-    """Lines that load the file without this package."""
-    library = "torchvision" if isinstance(encoder, ResNet) else "timm"
+def snippet(path: Path, name: str) -> str:
+    """Lines that load the file without this package, where its library alone can make the encoder."""
     if name.endswith("-small"):
-        return f'import fastmoco\nencoder = fastmoco.load("{path}")'
-    make = (
-        f"encoder = torchvision.models.{name}()\nencoder.fc = torch.nn.Identity()"
-        if library == "torchvision"
-        else f'encoder = timm.create_model("{name.removeprefix("timm/")}", num_classes=0)'
-    )
+        return f'import fastmoco\n\nencoder = fastmoco.load("{path}")'
+    if name.startswith("timm/"):
+        library, make = "timm", f'encoder = timm.create_model("{name.removeprefix("timm/")}", num_classes=0)'
+    else:
+        library, make = (
+            "torch\nimport torchvision",
+            f"encoder = torchvision.models.{name}()\nencoder.fc = torch.nn.Identity()",
+        )
     return (
-        f"import torch, {library}\nfrom safetensors.torch import load_file\n"
+        f"import {library}\nfrom safetensors.torch import load_file\n\n"
         f'{make}\nencoder.load_state_dict(load_file("{path}"))'
     )
