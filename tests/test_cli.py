@@ -1,8 +1,11 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import fastmoco
+from fastmoco.cli import VERBS
 from fastmoco.recipes import rows
 
 OWN = """
@@ -37,7 +40,7 @@ def loaded(done):
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("recipes", "--help"), ("show", "--help")])
+@pytest.mark.parametrize("arguments", [("--help",), *((verb, "--help") for verb in VERBS)])
 def test_help_needs_no_torch(arguments):
     done = run(*arguments)
     assert done.returncode == 0
@@ -161,3 +164,42 @@ def test_a_file_without_a_name_lists_its_recipes(own):
 def test_a_users_file_finds_its_neighbours(own):
     (own / "other.py").write_text("from my import mine\nlong = mine\n")
     assert run("recipes", f"{own}/other.py:long").returncode == 0
+
+
+def test_the_help_of_pretrain_fits_two_screens_and_says_what_every_flag_does():
+    text = run("pretrain", "--help").stdout
+    assert len(text.splitlines()) < 60
+    for name in ("recipe", "epochs", "size", "log-every", "download", "fresh"):
+        line = text.partition(f"--{name}")[2]
+        assert len(line.partition("--")[0].replace("│", " ").split()) > 4, name
+    assert "None" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("missing",), "no such folder, list or set 'missing'"),
+        (("empty",), "no images in 'empty'"),
+        (("notes.txt",), "none of the first 1 files named in 'notes.txt' exists"),
+        (("shapes", "--batch", "6000"), "batch 6000 is larger than the 5000 images; use --batch 4096"),
+        (("shapes", "--set", "optim.rl=1"), "unknown SGD field 'rl'; the nearest known: lr"),
+        (("shapes", "--set", "optim.lr"), "not NAME=VALUE"),
+        (("shapes", "--recipe", "pocket/shape"), "unknown row 'pocket/shape'; the nearest known: pocket/shapes"),
+        (("shapes", "--size", "33"), "33x33 pixels do not divide by 2; use a view of 34"),
+        (("cifar10",), "cifar10 is not in"),
+        (("shapes", "--out", "notes.txt"), "notes.txt is a file; give a folder for --out"),
+        (("shapes", "--device", "tpu"), "--device tpu"),
+    ],
+)
+def test_a_mistake_in_pretrain_is_one_line_with_exit_2_and_nothing_is_written(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(fastmoco.__file__).parents[1]))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("some text")
+    done = run("pretrain", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.startswith("fastmoco: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "notes.txt"]

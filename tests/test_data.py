@@ -11,8 +11,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from fastmoco import data, shapes, shards
-from fastmoco.data import Images, find
+from fastmoco import images as image_files
+from fastmoco import named, shapes, shards
+from fastmoco.data import find
+from fastmoco.images import Images, Pixels
 
 
 @pytest.fixture(autouse=True)
@@ -356,7 +358,7 @@ def test_imagenette_is_the_tree_that_torchvision_unpacks(store, monkeypatch):
     with pytest.raises(ValueError, match="imagenette2-160' has 8 images rather than 13,394; remove it") as caught:
         find("imagenette")
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr(data, "IMAGENETTE", (4, 4))
+    monkeypatch.setattr(named, "IMAGENETTE", (4, 4))
     source = find("imagenette")
     assert source.words == "4 images in 2 classes, 4 held out"
     assert source.train.classes == ("m", "n")
@@ -400,7 +402,7 @@ def test_a_pickle_reads_the_same(tmp_path):
     listed = write_list(tmp_path, *(f"tree/{name}/{i}.png {ord(name)}" for name in "ba" for i in (1, 2)))
     members = [(f"{i}.{end}", encode(i) if end == "png" else b"%d" % i) for i in range(4) for end in ("png", "cls")]
     packed = pack(tmp_path / "x.tar", *members)
-    pixels = data.Pixels(np.stack([np.asarray(picture(i)) for i in range(4)]), None, (), "drawn")
+    pixels = Pixels(np.stack([np.asarray(picture(i)) for i in range(4)]), None, (), "drawn")
     for images in (*(find(str(path)).train for path in (tree, listed, packed)), pixels):
         images.read(0)
         again = pickle.loads(pickle.dumps(images))
@@ -427,7 +429,7 @@ def test_what_is_kept_of_an_image_is_no_python_object(tmp_path):
 def decode(image, form):
     stream = io.BytesIO()
     image.save(stream, form)
-    return data.decode(stream.getvalue())
+    return image_files.decode(stream.getvalue())
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
@@ -457,7 +459,7 @@ def test_a_remark_of_pil_does_not_escape_but_other_warnings_do(monkeypatch):
         PIL.Image.open(stream).convert("RGB")
     with warnings.catch_warnings(record=True) as escaped:
         warnings.simplefilter("always")
-        assert data.decode(stream.getvalue()).getpixel((0, 0)) == (9, 18, 246)
+        assert image_files.decode(stream.getvalue()).getpixel((0, 0)) == (9, 18, 246)
         monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 7)  # of 12
         assert decode(picture(1), "PNG").size == (4, 3)
         assert not escaped
@@ -469,17 +471,17 @@ def test_remarks_do_not_escape_from_threads_either():
     stream = io.BytesIO()
     picture(9).quantize(4).save(stream, "PNG", transparency=b"\7")
     with ThreadPoolExecutor(8) as threads:  # where a warning is an error
-        read = threads.map(data.decode, [stream.getvalue()] * 400)
+        read = threads.map(image_files.decode, [stream.getvalue()] * 400)
         assert all(image.getpixel((0, 0)) == (9, 18, 246) for image in read)
     assert len(warnings.filters) < 40
 
 
 def test_what_is_too_large_or_cut_off_raises(monkeypatch):
     with pytest.raises(OSError, match="truncated"):
-        data.decode(encode_noise()[:-2000])
+        image_files.decode(encode_noise()[:-2000])
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 5)
     with pytest.raises(PIL.Image.DecompressionBombError):
-        data.decode(encode(0))
+        image_files.decode(encode(0))
 
 
 def encode_noise():

@@ -1,14 +1,21 @@
 """What the documents say is there is there, and their examples run."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from test_imports import ARROW
 
-from fastmoco import contrast, protocols, steps
+from fastmoco import contrast, images, steps
+from fastmoco.cli import VERBS
+from fastmoco.evaluate import knn
 from fastmoco.recipes import TABLES, rows
+from fastmoco.weights import snippet
 
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "fastmoco"
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -44,10 +51,40 @@ def test_the_map_of_the_paper_holds_every_table_figure_equation_and_row():
 def test_the_readme_tree_is_the_tree():
     tree = (ROOT / "README.md").read_text().split("src/fastmoco/\n")[1].split("```")[0]
     named = set(re.findall(r"^  (\w+)(?:\.py|/) ", tree, flags=re.MULTILINE))
-    files = {
-        path.stem for path in (ROOT / "src" / "fastmoco").iterdir() if path.suffix == ".py" or path.stem == "recipes"
-    }
-    assert named == {name for name in files if not name.startswith("__")}
+    files = {path.parent if path.name == "__init__.py" else path for path in (SOURCE).glob("**/*.py")}
+    top = {file.stem for file in files if file.parent == SOURCE}
+    assert named == {name for name in top if not name.startswith("__")}
+
+
+def test_the_arrow_of_the_architecture_is_the_arrow():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    block = re.search(r"```\n(samples .*?)```", text, flags=re.DOTALL)[1]
+    assert [set(line.split()) for line in block.splitlines()] == ARROW
+
+
+def test_every_module_has_a_room():
+    section = (ROOT / "docs" / "architecture.md").read_text().split("## 5. Rooms")[1].split("Imports go one way")[0]
+    named = set(re.findall(r"`(\w+)(?:\.py|/)`", section))
+    assert named == set().union(*ARROW)
+
+
+def test_every_number_of_a_run_is_explained():
+    pattern = r"(?:train|perf|health|val)/\w+"
+    recorded = set()
+    for file in SOURCE.rglob("*.py"):
+        recorded |= set(re.findall(rf'"({pattern})"', file.read_text()))
+    table = (ROOT / "docs" / "running.md").read_text()
+    assert set(re.findall(rf"^\| `({pattern})` \|", table, flags=re.MULTILINE)) == recorded
+
+
+@pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
+def test_every_flag_named_in_a_document_exists(file):
+    known = {name.replace("_", "-") for verb in VERBS.values() for name in inspect.signature(verb).parameters}
+    assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", file.read_text())) <= known | {"help"}
+
+
+def test_the_lines_that_load_an_encoder_are_those_that_a_run_prints():
+    assert snippet(Path("runs/a/encoder.safetensors"), "resnet18") in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("code", blocks("README.md"))
@@ -56,13 +93,22 @@ def test_the_examples_of_the_readme_run(code):
 
 
 def test_the_examples_of_the_guide_run():
-    row, step, new_contrast, evaluation = blocks("CONTRIBUTING.md")
+    row, step, new_contrast, evaluation, source = blocks("CONTRIBUTING.md")
     exec(row, {})
-    for code, module, value in (
-        (step, steps, "Keep(3)"),
-        (new_contrast, contrast, "Squared()"),
-        (evaluation, protocols, "Neighbours()"),
-    ):
-        names = dict(vars(module))
-        exec(code, names)
-        assert eval(value, names)
+    for code, module, value in ((step, steps, "Keep(3)"), (new_contrast, contrast, "Squared()")):
+        assert eval(value, run(code, module))
+    train = torch.tensor([[0.0, 1.0], [0.0, 3.0], [5.0, 0.0]])
+    scores = run(evaluation, knn)["centroids"](
+        train, torch.tensor([0, 0, 1]), torch.tensor([[1.0, 2.0], [4.0, 0.0]]), 2
+    )
+    assert scores.argmax(1).tolist() == [0, 1]
+    noise = run(source, images)["Noise"](4)
+    assert isinstance(noise, images.Images)
+    assert (len(noise), noise.read(3).mode, noise.name(3)) == (4, "RGB", "noise/3")
+
+
+def run(code, module):
+    """The names of a module with those that a block adds to it."""
+    names = dict(vars(module))
+    exec(code, names)
+    return names

@@ -14,7 +14,7 @@ from PIL import Image
 import fastmoco
 from fastmoco import encoder, loader, memory, train
 from fastmoco.album import Unreadable
-from fastmoco.data import Pixels
+from fastmoco.images import Pixels
 from fastmoco.notation import read
 from fastmoco.recipes import find
 from fastmoco.weights import save_encoder, snippet
@@ -176,6 +176,15 @@ def test_a_folder_of_another_training_is_refused_with_the_difference(done, image
 def test_a_set_that_has_changed_is_refused(done, images, tmp_path):
     with pytest.raises(ValueError, match="images 40 there, 30 here"):
         pretrain(paint(tmp_path / "fewer", 30, classes=2), done)
+
+
+def test_other_images_are_refused_and_moved_ones_are_not(done, images, tmp_path):
+    moved = shutil.copytree(images, tmp_path / "moved")
+    pretrain(moved, done)
+    for path in sorted(moved.rglob("*.png")):
+        path.rename(path.with_name(f"x{path.name}"))
+    with pytest.raises(ValueError, match=r"names [0-9a-f]{12} there, [0-9a-f]{12} here"):
+        pretrain(moved, done)
 
 
 def test_a_folder_that_is_no_run_is_left_alone(images, tmp_path):

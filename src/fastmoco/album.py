@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastmoco.checkpoint import write
 from fastmoco.crop import pixels
-from fastmoco.data import Images
+from fastmoco.images import Images
 from fastmoco.randomness import key
 
 MOST_BAD = 0.05  # of a set may be unreadable

@@ -1,13 +1,17 @@
 """Seeing it learn without data and without a GPU: Fast-MoCo and MoCo v3 on drawn patterns, for the same time."""
 
+import itertools
+import json
+import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastmoco.data import Source
+    from fastmoco.images import Source
     from fastmoco.recipe import Recipe
 
+ANSWERS = ("val/knn_top1", "val/linear_top1")
 ROWS = {"MoCo v3": "pocket/shapes_mocov3", "Fast-MoCo": "pocket/shapes"}
 
 
@@ -36,22 +40,27 @@ def demo(*, out: str = "runs/demo", seconds: float = 35, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     untrained = Learner(find(ROWS["Fast-MoCo"]).recipe).online.encoder
     answer = Judge(source, 32, threads=1).all(untrained, torch.device("cpu"), halt=lambda: False)
-    lines = [["random init", "0", "0", *_percent(answer)]]
+    results: list[dict[str, Any]] = [{"name": "random init", "epochs": 0, "seconds": 0.0, **answer}]
     for name, row in ROWS.items():
         print(f"\n{name}", flush=True)
         epochs = max(1, int(seconds / time_epoch(find(row).recipe, source)))
         path = folder / row.rpartition("/")[2]
         pretrain("shapes", recipe=row, out=str(path), epochs=epochs, seed=seed, device="cpu", knn_every=epochs)
         records = kept(path / "metrics.jsonl", step=10**9)
-        spent = max(record.get("perf/seconds", 0) for record in records)
-        lines.append([name, str(epochs), f"{spent:.0f}", *_percent(records[-1])])
+        spent = max(record.get("perf/seconds", 0.0) for record in records)
+        results.append({"name": name, "epochs": epochs, "seconds": spent, **records[-1]})
+    (folder / "results.json").write_text(json.dumps({"seed": seed, "results": results}, indent=2) + "\n")
     print()
+    lines = [
+        [each["name"], str(each["epochs"]), *(f"{each[name]:.1f}" for name in ("seconds", *ANSWERS))]
+        for each in results
+    ]
     print_table(["", ">epochs", ">seconds", ">kNN", ">linear"], lines)
     print(f"\nTop-1 in percent on {len(source.val or ()):,} held-out images of 10 classes. The runs are in {folder}")
     return folder
 
 
-def time_epoch(recipe: "Recipe", source: "Source", steps: int = 8) -> float:
+def time_epoch(recipe: "Recipe", source: "Source", steps: int = 11) -> float:
     """Seconds that an epoch takes on this machine, judged by a few steps."""
     import torch
 
@@ -64,16 +73,12 @@ def time_epoch(recipe: "Recipe", source: "Source", steps: int = 8) -> float:
     loader = choose(source.train, draws, torch.device("cpu"), way="resident", workers=1, compile=False)
     learner = Learner(recipe)
     optimizer = optim.build(recipe.optim, learner.online)
-    begun = 0.0
-    for step, batch in zip(range(2 + steps), loader.since(0), strict=False):
-        if step == 2:  # the first steps are slower than the rest
-            begun = time.perf_counter()
+    spans = []
+    for batch in itertools.islice(loader.since(0), steps):
+        begun = time.perf_counter()
         optimizer.zero_grad()
         learner(loader.views(batch)).backward()
         optimizer.step()
         learner.update()
-    return (time.perf_counter() - begun) / steps * draws.per_epoch
-
-
-def _percent(answer: dict[str, float]) -> list[str]:
-    return [f"{answer[name]:.1f}" for name in ("val/knn_top1", "val/linear_top1")]
+        spans.append(time.perf_counter() - begun)
+    return statistics.median(spans) * draws.per_epoch  # the first steps are slower, and something may come between

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from fastmoco.album import Album, collect, read
 from fastmoco.augment import Look, change, normalise
 from fastmoco.crop import cut, resample
-from fastmoco.data import Images
 from fastmoco.draws import Draws
+from fastmoco.images import Images
 from fastmoco.recipe import View
 
 Way = Literal["auto", "stream", "resident"]

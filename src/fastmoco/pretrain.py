@@ -21,6 +21,8 @@ USUAL = {
 OTHERS = "pocket/photos"
 
 # In Python a list of words; on the command line several at once, and the flag several times.
+_Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+_Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
 Settings = Annotated[
     Sequence[str] | tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,
@@ -31,25 +33,25 @@ Settings = Annotated[
 def pretrain(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     *,
-    recipe: str = "",
-    out: str = "",
-    epochs: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
-    batch: Annotated[int | None, tyro.conf.arg(metavar="INT", aliases=["-b"])] = None,
-    encoder: str = "",
-    size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
+    recipe: _Str = "",
+    out: _Str = "",
+    epochs: _Int = None,
+    batch: Annotated[int | None, tyro.conf.arg(metavar="INT", aliases=["-b"], help_behavior_hint="")] = None,
+    encoder: _Str = "",
+    size: _Int = None,
     set: Settings = (),
     seed: int = 0,
     device: str = "auto",
     precision: Literal["auto", "bf16", "float32"] = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
     loader: Literal["auto", "stream", "resident"] = "auto",
-    workers: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
+    workers: _Int = None,
     log_every: int = 20,
     save_every: int = 500,
     keep_every: int = 0,
     knn_every: int = 10,
-    download: bool = False,
-    fresh: bool = False,
+    download: tyro.conf.FlagCreatePairsOff[bool] = False,
+    fresh: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> Path:
     """Pre-train an encoder on images, without labels. The same command again goes on where it was stopped.
 
@@ -80,11 +82,13 @@ def pretrain(
 
     from fastmoco import data as sets
     from fastmoco import run as runs
+    from fastmoco.images import fingerprint
     from fastmoco.learner import Learner
     from fastmoco.memory import explained
     from fastmoco.recipes import find
     from fastmoco.train import Training
 
+    data, out = str(data), str(out)  # in Python, paths are welcome too
     row = recipe or USUAL.get(data, OTHERS)
     made = compose(row, flat(set), epochs, batch, encoder, size)
     chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
@@ -95,13 +99,12 @@ def pretrain(
     if made.batch > len(source.train):
         largest = 2 ** (len(source.train).bit_length() - 1)
         raise ValueError(f"batch {made.batch} is larger than the {len(source.train)} images; use --batch {largest}")
+    # An encoder that does not exist, or cannot take such views, is refused before anything is written.
     with torch.device("meta"):
-        Learner(
-            made
-        )  # an encoder that does not exist, or cannot take such views, is refused before anything is written
+        Learner(made)
     named = row if made == find(row).recipe else f"{row}, changed"
-    about = {"data": data, "row": named}
-    with runs.occupy(path, made, run, len(source.train), about), explained(made, run):
+    about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
+    with runs.occupy(path, made, run, about), explained(made, run):
         training = Training(made, run, source, path)
         training.journal.say(f"{data}: {source.words}")
         training.journal.say(

@@ -18,6 +18,8 @@ from fastmoco.loader import Way
 from fastmoco.notation import differences, read
 from fastmoco.recipe import Recipe
 
+SAME = ("seed", "images", "names")  # of a run that goes on; its data may have moved
+
 Precision = Literal["auto", "bf16", "float32"]
 Switch = Literal["auto", "on", "off"]
 
@@ -80,7 +82,7 @@ def settle(
 
 
 @contextlib.contextmanager
-def occupy(path: Path, recipe: Recipe, run: Run, images: int, about: Mapping[str, object]) -> Iterator[None]:
+def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) -> Iterator[None]:
     """A run folder for this training alone: made, or found to be of the same training."""
     new = not (path / "recipe.py").exists()
     if new:
@@ -89,13 +91,13 @@ def occupy(path: Path, recipe: Recipe, run: Run, images: int, about: Mapping[str
     with (path / ".lock").open("w") as lock:
         _lock(lock, path)
         if new:
-            known = {**about, "images": images, **asdict(run), "device": _name(run.device)}
+            known = {**asdict(run), **about, "device": _name(run.device)}
             versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
             text = json.dumps({**known, **versions, "started": time.strftime("%Y-%m-%d %H:%M:%S%z")}, indent=2)
             write(path / "run.json", lambda file: file.write(f"{text}\n".encode()))
             write(path / "recipe.py", lambda file: file.write(spell(recipe).encode()))
         else:
-            _refuse_another(path, recipe, run.seed, images)
+            _refuse_another(path, recipe, about)
         yield
 
 
@@ -147,17 +149,14 @@ def _refuse_others(path: Path) -> None:
         raise ValueError(f"{path} holds {others[0]!r} and is no run folder; give a new folder for --out")
 
 
-def _refuse_another(path: Path, recipe: Recipe, seed: int, images: int) -> None:
+def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> None:
     """A folder is gone on with only by the same training."""
     different = differences(read_recipe(path), recipe)
     try:
-        about = json.loads((path / "run.json").read_text())
-        known = {"seed": about["seed"], "images": about["images"]}
-    except (ValueError, KeyError, TypeError) as error:
+        there = json.loads((path / "run.json").read_text())
+        different += [f"{name} {there[name]} there, {about[name]} here" for name in SAME if there[name] != about[name]]
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"{path / 'run.json'} cannot be read: {error}; give another --out, or --fresh") from None
-    for name, here in (("seed", seed), ("images", images)):
-        if known[name] != here:
-            different.append(f"{name} {known[name]} there, {here} here")
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise ValueError(

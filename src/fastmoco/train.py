@@ -9,9 +9,9 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from fastmoco import checkpoint, health, optim
 from fastmoco.album import Unreadable
-from fastmoco.data import Source
 from fastmoco.draws import Draws
 from fastmoco.evaluate.judge import Judge
+from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal, clock
 from fastmoco.learner import Learner
@@ -41,19 +41,19 @@ class Training:
         self.meter = Meter(run.device)
         self.loader: Loader | None = None
         self.judge: Judge | None = None
-        notes: list[str] = []
-        state = checkpoint.newest(folder / "checkpoints", notes.append)
+        self.notes: list[str] = []  # to be said when there is a journal
+        state = checkpoint.newest(folder / "checkpoints", self.notes.append)
         if state is not None:
             self._restore(state)
-            notes.append(f"resumed at step {self.step:,} of {self.draws.steps:,}")
+            self.notes.append(f"resumed at step {self.step:,} of {self.draws.steps:,}")
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
         self.journal = Journal(folder, self.step)
-        for note in notes:
-            self.journal.say(note)
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
         with closing(self.journal), Interrupts() as interrupts:
+            for note in self.notes:
+                self.journal.say(note)
             while True:
                 if self._due_to_judge():
                     self._judge(interrupts.halt)
@@ -105,8 +105,9 @@ class Training:
         with self.meter.pause():
             self.journal.sync()
             keep = self.run.keep_every > 0 and self.step % self.run.keep_every == 0
-            checkpoint.save(self.folder / "checkpoints", self._state(), keep)
+            # The encoder first: after a kill between the two, both are written again.
             save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step)
+            checkpoint.save(self.folder / "checkpoints", self._state(), keep)
         self.saved = self.step
 
     def _state(self) -> checkpoint.State:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fastmoco.album import collect, middle
 from fastmoco.augment import normalise
-from fastmoco.data import Images, Source
 from fastmoco.encoder import Encoder
 from fastmoco.evaluate.knn import top1, vote
 from fastmoco.evaluate.linear import probe
+from fastmoco.images import Images, Source
 
 ROOM = 2**30  # bytes of pixels that are kept for the next time; of larger sets an even part is judged by
 HELD_OUT = 5  # of a set without held-out images, every fifth is

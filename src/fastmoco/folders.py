@@ -1,0 +1,141 @@
+"""Trees of images, lists of paths and tar shards, as a user has them."""
+
+import os
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fastmoco import shards
+from fastmoco.images import Files, Images, Shards, Source, put_together
+
+VAL = ("val", "valid", "validation")
+_KNOWN = ", ".join(ending[1:].decode() for ending in shards.ENDINGS)
+
+
+def find_file(path: str) -> Images:
+    if path.lower().endswith((".tar", *shards.COMPRESSED)):
+        return read_shards([path], path)
+    if shards.is_image(os.fsencode(path)):
+        raise ValueError(f"{path!r} is one image; give a folder of images, or a text list of paths")
+    return _read_list(path)
+
+
+def find_folder(path: str) -> Source:
+    train = _read_folder(os.path.join(path, "train"))
+    if train is None:
+        train = _read_folder(path)
+        if train is None:
+            raise ValueError(f"no images in {path!r}; known endings: {_KNOWN}, or tar for shards")
+        return put_together(train)
+    place = next((each for each in (os.path.join(path, name) for name in VAL) if os.path.isdir(each)), None)
+    return put_together(train, _read_folder(place, train.classes) if place else None)
+
+
+def _read_folder(path: str, known: tuple[str, ...] = ()) -> Images | None:
+    """A tree of images, or else shards, or else nothing; `known` are the classes that others have."""
+    if not os.path.isdir(path):
+        return None
+    root = os.fsencode(path)
+    paths = sorted(_walk(root))
+    if paths:
+        labels, classes = _number_folders(paths, known)
+        return Files(root, np.array(paths), labels, classes)
+    names = sorted(os.listdir(root))
+    for endings in ((".tar",), shards.COMPRESSED):  # the second only to be refused
+        tars = [os.fsdecode(os.path.join(root, name)) for name in names if os.fsdecode(name).lower().endswith(endings)]
+        if tars:
+            return read_shards(tars, path)
+    return None
+
+
+def _walk(root: bytes, inside: bytes = b"", above: tuple[tuple[int, int], ...] = ()) -> Iterator[bytes]:
+    """Paths of images relative to the root. Links are followed, but not into a folder that we are in."""
+    place = os.path.join(root, inside)
+    try:
+        state = os.stat(place)
+        if (state.st_dev, state.st_ino) in above:
+            return
+        with os.scandir(place) as scan:
+            entries = [entry for entry in scan if not entry.name.startswith(b".")]
+    except OSError as error:
+        raise ValueError(
+            f"cannot list {shards.show(place)!r}: {error.strerror}; make it readable, or move it"
+        ) from None
+    for entry in entries:
+        path = os.path.join(inside, entry.name)
+        if _leads_to_folder(entry):
+            yield from _walk(root, path, (*above, (state.st_dev, state.st_ino)))
+        # A link that leads nowhere is an image that cannot be read; a pipe or a socket is none.
+        elif shards.is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
+            yield path
+
+
+def _leads_to_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _number_folders(paths: list[bytes], known: tuple[str, ...]) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    """Classes by first-level folder, if the folders look like classes or are those that others have."""
+    if any(b"/" not in path for path in paths):
+        return None, ()
+    folders = [path.partition(b"/")[0] for path in paths]
+    names = sorted(set(folders))
+    classes = tuple(shards.show(name) for name in names)
+    if (len(names) >= 2 and len(paths) >= 2 * len(names)) or set(classes) <= set(known):
+        numbers = {name: number for number, name in enumerate(names)}
+        return array("q", (numbers[folder] for folder in folders)), classes
+    return None, ()
+
+
+def _number(labels: Sequence[int]) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    """Classes by the numbers that someone gave them; a single one tells nothing apart."""
+    values = sorted(set(labels))
+    if len(values) < 2:
+        return None, ()
+    numbers = {value: number for number, value in enumerate(values)}
+    return array("q", (numbers[label] for label in labels)), tuple(str(value) for value in values)
+
+
+def read_shards(paths: Iterator[str] | list[str], data: str) -> Shards:
+    index = shards.build(paths)
+    if not len(index):
+        raise ValueError(f"no images in the shards {data!r}; known endings: {_KNOWN}")
+    labels, classes = (None, ()) if index.labels is None else _number(index.labels.tolist())
+    return Shards(index, labels, classes)
+
+
+def _read_list(path: str) -> Files:
+    with open(path, "rb") as file:
+        if b"\0" in file.read(2**16):
+            raise ValueError(
+                f"{path!r} is no text; give a list with one path a line, a folder of images, or .tar shards"
+            )
+        file.seek(0)
+        text = file.read().removeprefix(b"\xef\xbb\xbf")  # some editors of Windows put it there
+    lines = [line.strip() for line in text.split(b"\n")]
+    lines = [line for line in lines if line and not line.startswith(b"#")]
+    if not lines:
+        raise ValueError(f"the list {path!r} names no images; write one path a line")
+    root = os.path.dirname(os.fsencode(path))
+
+    def exist(names: list[bytes]) -> int:
+        return sum(os.path.isfile(os.path.join(root, name)) for name in names[:100])
+
+    whole = exist(lines)
+    ends = [re.fullmatch(rb"(.*\S)\s+(-?\d{1,18})", line) for line in lines]
+    split = [(end[1], int(end[2])) for end in ends if end]
+    # "holiday 2.jpg 3" has a label and "holiday 2" may be a name: the files themselves decide.
+    if len(split) == len(lines) and exist([name for name, _ in split]) > whole:
+        labels, classes = _number([label for _, label in split])
+        return Files(root, np.array([name for name, _ in split]), labels, classes)
+    if not whole:
+        raise ValueError(
+            f"none of the first {min(100, len(lines))} files named in {path!r} exists, such as "
+            f"{shards.show(lines[0][:200])!r}; paths are absolute, or relative to the folder of the list"
+        )
+    return Files(root, np.array(lines), None, ())

@@ -1,0 +1,160 @@
+"""Images by index, wherever they lie, and what is known of a whole set."""
+
+import hashlib
+import io
+import os
+import re
+import warnings
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+import PIL.Image
+from jaxtyping import Shaped, UInt8
+from PIL.Image import Image
+
+from fastmoco import shards
+
+_PIL = re.compile(r"PIL\.")
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Images by index. Reading one may raise anything: the caller counts and replaces what cannot be read."""
+
+    labels: Sequence[int] | None  # one class number per image, or None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Image: ...  # RGB
+
+    def name(self, index: int) -> str: ...  # a path, shards-000.tar/a/b.jpg, cifar10/train/17
+
+
+@dataclass(frozen=True)
+class Source:
+    train: Images  # what is learnt from; labels are never used for it
+    labelled: Images | None  # images with labels for evaluation: `train` itself where it has labels
+    val: Images | None  # held-out images with labels
+    words: str  # one phrase for people
+
+
+def put_together(train: Images, val: Images | None = None) -> Source:
+    """Put together, with val's classes numbered as train's."""
+    labelled = None if train.labels is None else train
+    if labelled is None or val is None or val.labels is None:
+        return Source(train, labelled, None, describe(train, labelled, None))
+    numbers = {name: number for number, name in enumerate(train.classes)}
+    strange = [name for name in val.classes if name not in numbers]
+    if strange:
+        raise ValueError(f"held-out class {strange[0]!r} is not among the classes to learn from; rename or remove it")
+    val.labels = array("q", (numbers[val.classes[label]] for label in val.labels))
+    val.classes = train.classes
+    return Source(train, labelled, val, describe(train, labelled, val))
+
+
+def describe(train: Images, labelled: Images | None, val: Images | None) -> str:
+    words = f"{len(train):,} image{'s' * (len(train) != 1)}"
+    if labelled is None:
+        return f"{words} without labels"
+    if labelled is not train:
+        words += f", {len(labelled):,} of them with labels"
+    words += f" in {len(labelled.classes):,} classes"
+    return words if val is None else f"{words}, {len(val):,} held out"
+
+
+def fingerprint(images: Images) -> dict[str, str | int]:
+    """By what a set is known again, wherever it lies: how many images it has, and what some of them are called."""
+    some = range(0, len(images), -(-len(images) // 1000))
+    names = "\n".join(os.path.basename(images.name(index)) for index in some)
+    return {"images": len(images), "names": hashlib.sha256(names.encode()).hexdigest()[:12]}
+
+
+def decode(content: bytes) -> Image:
+    """The first frame of an encoded image, as RGB."""
+    _hush()
+    image: Image = PIL.Image.open(io.BytesIO(content))
+    image.load()
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        # PIL would turn all above 255 white.
+        image = PIL.Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def _hush() -> None:
+    """Silence what PIL remarks on: a palette, metadata, many pixels. No one could act on it, a million times over."""
+    # For the whole process, since threads that decode at the same time would undo each other's filters.
+    remarks = (UserWarning, PIL.Image.DecompressionBombWarning)
+    if [tuple(each) for each in warnings.filters[:2]] != [("ignore", None, each, _PIL, 0) for each in remarks]:
+        for each in reversed(remarks):
+            warnings.filterwarnings("ignore", category=each, module=_PIL.pattern)
+
+
+# Lists of paths and labels would be copied page by page into every forked worker, as reading them counts references.
+# An array of the standard library is the one sequence of integers that neither does that nor loses its type.
+
+
+@final
+@dataclass(eq=False)
+class Files:
+    """Images in files below a folder, or anywhere if paths are absolute."""
+
+    root: bytes
+    paths: Shaped[np.ndarray, " images"]  # as bytes of fixed width
+    labels: Sequence[int] | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> Image:
+        with open(self._path(index), "rb") as file:
+            return decode(file.read())
+
+    def name(self, index: int) -> str:
+        return shards.show(self._path(index))
+
+    def _path(self, index: int) -> bytes:
+        return os.path.join(self.root, bytes(self.paths[index]))
+
+
+@final
+@dataclass(eq=False)
+class Shards:
+    """Images in tar shards."""
+
+    index: shards.Index
+    labels: Sequence[int] | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, index: int) -> Image:
+        return decode(self.index.fetch(index))
+
+    def name(self, index: int) -> str:
+        return self.index.name(index)
+
+
+@final
+@dataclass(eq=False)
+class Pixels:
+    """Images that are in memory already."""
+
+    pixels: UInt8[np.ndarray, "images height width 3"]
+    labels: Sequence[int] | None
+    classes: tuple[str, ...]
+    origin: str  # such as cifar10/train
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, index: int) -> Image:
+        return PIL.Image.fromarray(self.pixels[index])
+
+    def name(self, index: int) -> str:
+        return f"{self.origin}/{index}"

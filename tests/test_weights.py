@@ -1,0 +1,50 @@
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fastmoco import encoder
+from fastmoco.weights import load, save_encoder
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    made = encoder.build("resnet18-small")
+    save_encoder(tmp_path / "encoder.safetensors", "resnet18-small", made, step=7)
+    net = load(tmp_path)
+    assert not net.training
+    assert all(value.equal(made.net.state_dict()[name]) for name, value in net.state_dict().items())
+
+
+def write_pickle(path):
+    path.write_bytes(pickle.dumps({"encoder": print}))
+
+
+def write_torch(path):
+    torch.save({"encoder": print}, path)
+
+
+def write_nameless(path):
+    save_file({"weight": torch.zeros(2)}, path)
+
+
+def write_other(path):
+    save_file({"weight": torch.zeros(2)}, path, {"encoder": "resnet18"})
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (None, "no encoder at"),
+        (write_pickle, "is damaged or no safetensors file"),
+        (write_torch, "is damaged or no safetensors file"),
+        (write_nameless, "does not say which encoder it holds"),
+        (write_other, "does not fit its encoder resnet18: Missing key"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path, write, words):
+    if write:
+        write(tmp_path / "encoder.safetensors")
+    with pytest.raises(ValueError, match=words) as refused:
+        load(tmp_path)
+    assert "\n" not in str(refused.value)
