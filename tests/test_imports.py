@@ -20,7 +20,7 @@ ARROW = [
     {"report", "loader", "evaluate"},
     {"run"},
     {"train", "memory"},
-    {"pretrain"},
+    {"command"},
     {"demo"},
     {"cli"},
     {"__main__", "__init__"},

@@ -213,6 +213,7 @@ def test_two_processes_do_not_train_in_one_folder(done, images, tmp_path):
         ({"workers": -1}, "--workers -1: use 0 or more"),
         ({"device": "cuda:99"}, "--device cuda:99: "),
         ({"device": "laptop"}, "--device laptop: "),
+        ({"device": "cpu", "precision": "bf16"}, "--precision bf16 needs a GPU"),
         ({"encoder": "resnet7"}, "unknown encoder 'resnet7'"),
         ({"encoder": "timm/resnet7"}, "unknown encoder 'timm/resnet7'"),
         ({"encoder": "timm/vit_tiny_patch16_224", "size": 24}, "cannot take 12x12 images"),
@@ -287,7 +288,10 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, t
         return [view * (float("nan") if len(calls) == 5 else 1) for view in views(self, batch)]
 
     monkeypatch.setattr(loader.Resident, "views", break_the_fifth)
-    with pytest.raises(ValueError, match=r"not finite at step 5; .*last.pt \(step 3\) is the last good checkpoint"):
+    with pytest.raises(
+        ValueError,
+        match=r"loss or its gradient is not finite at step 5; .*last.pt \(step 3\) is the last good checkpoint",
+    ):
         pretrain(images, tmp_path / "a", log_every=5)
     saved = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
     assert saved["step"] == 3

@@ -3,7 +3,7 @@
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from fastmoco.pretrain import pretrain
+from fastmoco.command import pretrain
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,5 +1,6 @@
 """Read images, whatever their files are like: one of them, or all of a set at once."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ def read(images: Images, index: int) -> tuple[Image, dict[int, str]]:
         try:
             return images.read(other), bad
         except Exception as error:  # a decoder can fail in any way on a file that is not what it says
-            bad[other] = " ".join(str(error).split()) or type(error).__name__
+            reason = re.sub(r" <_io\.BytesIO object at \w+>", "", str(error))
+            bad[other] = " ".join(reason.split()) or type(error).__name__
     return new("RGB", (1, 1)), bad  # so many in a row are too many in all, and end the training
 
 

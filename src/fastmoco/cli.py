@@ -6,8 +6,8 @@ from typing import Annotated, NoReturn
 
 import tyro
 
+from fastmoco.command import Settings, flat, pretrain
 from fastmoco.demo import demo
-from fastmoco.pretrain import Settings, flat, pretrain
 
 
 def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE]")] = "") -> None:

@@ -15,7 +15,7 @@ ANSWERS = ("val/knn_top1", "val/linear_top1")
 ROWS = {"MoCo v3": "pocket/shapes_mocov3", "Fast-MoCo": "pocket/shapes"}
 
 
-def demo(*, out: str = "runs/demo", seconds: float = 35, seed: int = 0) -> Path:
+def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
     """Pre-train on the built-in set `shapes` by MoCo v3 and by Fast-MoCo for the same time, and compare. No GPU needed.
 
     Args:
@@ -26,16 +26,16 @@ def demo(*, out: str = "runs/demo", seconds: float = 35, seed: int = 0) -> Path:
     import torch
 
     from fastmoco import data
+    from fastmoco.command import pretrain
     from fastmoco.evaluate.judge import Judge
     from fastmoco.journal import kept
     from fastmoco.learner import Learner
-    from fastmoco.pretrain import pretrain
     from fastmoco.recipes import find
     from fastmoco.report import print_table
     from fastmoco.run import fresh
 
     if not 0 < seconds < 10**6:
-        raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 35")
+        raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 45")
     source, folder = data.find("shapes"), fresh(Path(out))
     torch.manual_seed(seed)
     untrained = Learner(find(ROWS["Fast-MoCo"]).recipe).online.encoder
@@ -60,7 +60,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 35, seed: int = 0) -> Path:
     return folder
 
 
-def time_epoch(recipe: "Recipe", source: "Source", steps: int = 11) -> float:
+def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
     """Seconds that an epoch takes on this machine, judged by a few steps."""
     import torch
 

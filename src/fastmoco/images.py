@@ -69,7 +69,7 @@ def describe(train: Images, labelled: Images | None, val: Images | None) -> str:
 def fingerprint(images: Images) -> dict[str, str | int]:
     """By what a set is known again, wherever it lies: how many images it has, and what some of them are called."""
     some = range(0, len(images), -(-len(images) // 1000))
-    names = "\n".join(os.path.basename(images.name(index)) for index in some)
+    names = "\n".join("/".join(images.name(index).split("/")[-2:]) for index in some)
     return {"images": len(images), "names": hashlib.sha256(names.encode()).hexdigest()[:12]}
 
 

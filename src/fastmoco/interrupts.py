@@ -4,23 +4,25 @@ import signal
 import threading
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last comes when a terminal is closed
-
 
 class Interrupts:
-    """While this is open, a signal is noted, and the step in progress is finished."""
+    """While this is open, a signal is noted, and the step in progress is finished.
+
+    Other signals than Ctrl-C only after `hold`. A scheduler sends SIGTERM to all processes of a run, those that compile
+    for it included; the step that waits for them would never end, so until it has, SIGTERM ends the run at once.
+    """
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            for each in SIGNALS:
-                # What the shell has told us to ignore, as nohup does, stays ignored.
-                if signal.getsignal(each) != signal.SIG_IGN:
-                    self._before[each] = signal.signal(each, self._note)
+        self._take(signal.SIGINT)
         return self
+
+    def hold(self) -> None:
+        """From now on there are steps to finish."""
+        self._take(signal.SIGTERM, signal.SIGHUP)  # the last comes when a terminal is closed
 
     def __exit__(self, *failure: object) -> None:
         for each, handler in self._before.items():
@@ -28,6 +30,13 @@ class Interrupts:
 
     def halt(self) -> bool:
         return self.asked is not None
+
+    def _take(self, *signals: signal.Signals) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for each in signals:
+                # What the shell has told us to ignore, as nohup does, stays ignored.
+                if each not in self._before and signal.getsignal(each) != signal.SIG_IGN:
+                    self._before[each] = signal.signal(each, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.asked == signal.SIGINT == number:

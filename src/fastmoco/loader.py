@@ -121,13 +121,9 @@ class Resident:
         self.words = f"resident: the whole set is on the device, {self.pixels.nbytes / 2**20:,.0f} MiB"
 
     def since(self, step: int) -> Iterator[Batch]:
-        """One batch is drawn while the device is at the one before."""
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(self._draw, step)
-            for number in range(step, self.draws.steps):
-                batch = waiting.result()
-                waiting = pool.submit(self._draw, number + 1)
-                yield batch
+        batches = map(self._draw, range(step, self.draws.steps))
+        # On a CPU, threads that draw would only take its cores from the networks.
+        return ahead(batches) if self.device.type == "cuda" else batches
 
     def _draw(self, step: int) -> Batch:
         index = self.draws.index(step)
@@ -165,11 +161,23 @@ def _fits(images: Images, device: torch.device) -> bool:
     sizes = [read(images, index)[0].size for index in some]
     width, height = max(size[0] for size in sizes), max(size[1] for size in sizes)
     need = 3 * width * height * len(images)
-    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except ValueError:  # not on macOS
+        host = 2**32
     if device.type == "cuda":
         return need < min(torch.cuda.mem_get_info(device)[0], host) / 4
     # Without a GPU, PIL cuts a crop of a larger image sooner than two matrix products do.
     return need < host / 8 and max(width, height) <= 64
+
+
+def ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The next batch is made while the device is at this one."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, batches, None)
+        while (batch := waiting.result()) is not None:
+            waiting = pool.submit(next, batches, None)
+            yield batch
 
 
 def finish(crops: Tensor, look: Look, view: View) -> Float[Tensor, "count b 3 size size"]:

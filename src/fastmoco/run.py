@@ -26,7 +26,7 @@ Switch = Literal["auto", "on", "off"]
 
 @dataclass(frozen=True)
 class Run:
-    """Nothing here but the seed changes what is learnt."""
+    """Nothing here but the seed changes what is learnt, beyond rounding."""
 
     device: torch.device
     bf16: bool
@@ -64,8 +64,11 @@ def settle(
         chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device {device}: {' '.join(str(error).split())[:120]}; use cpu, cuda or cuda:1") from None
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise ValueError(f"--device {device}: {reason[:120]}; use cpu, cuda or cuda:1") from None
     cuda = chosen.type == "cuda"
+    if precision == "bf16" and not cuda:
+        raise ValueError(f"--precision bf16 needs a GPU; on {chosen} use float32")
     # Older cards only pretend to have bfloat16, and are slower with it.
     able = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
     try:
@@ -156,7 +159,8 @@ def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> 
         there = json.loads((path / "run.json").read_text())
         different += [f"{name} {there[name]} there, {about[name]} here" for name in SAME if there[name] != about[name]]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ValueError(f"{path / 'run.json'} cannot be read: {error}; give another --out, or --fresh") from None
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path / 'run.json'} cannot be read: {reason}; give another --out, or --fresh") from None
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise ValueError(

@@ -15,7 +15,7 @@ from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal, clock
 from fastmoco.learner import Learner
-from fastmoco.loader import Loader, choose
+from fastmoco.loader import Loader, Resident, Way, choose
 from fastmoco.meter import Meter
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
@@ -31,8 +31,8 @@ class Training:
         self.draws = Draws(recipe, run.seed, len(source.train))
         torch.manual_seed(run.seed)
         self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
+        self.learner.to(memory_format=torch.channels_last)  # faster on a CPU, too
         if run.device.type == "cuda":
-            self.learner.to(memory_format=torch.channels_last)
             torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
             torch.backends.cudnn.benchmark = True
         self.optimizer = optim.build(recipe.optim, self.learner.online)
@@ -40,6 +40,7 @@ class Training:
         self.saved = -1  # the step of the newest checkpoint
         self.meter = Meter(run.device)
         self.loader: Loader | None = None
+        self.way: Way = run.loader  # which loader; "auto" only until it is chosen, so that a restart takes the same
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
         state = checkpoint.newest(folder / "checkpoints", self.notes.append)
@@ -62,12 +63,13 @@ class Training:
                 if self.loader is None:
                     self._load(interrupts)
                 self._advance()
+                interrupts.hold()
                 last = self.step == self.draws.steps
                 if self.step % self.run.log_every == 0 or last:
                     self._log()
                 elif self.journal.stale():
                     self._show()
-                if self.step % self.run.save_every == 0 or last:
+                if self.step % self.run.save_every == 0 or self._to_keep() or last:
                     self.save()
             self.save()
             if interrupts.asked is not None:
@@ -104,11 +106,13 @@ class Training:
         self._refuse_broken()
         with self.meter.pause():
             self.journal.sync()
-            keep = self.run.keep_every > 0 and self.step % self.run.keep_every == 0
             # The encoder first: after a kill between the two, both are written again.
             save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step)
-            checkpoint.save(self.folder / "checkpoints", self._state(), keep)
+            checkpoint.save(self.folder / "checkpoints", self._state(), self._to_keep())
         self.saved = self.step
+
+    def _to_keep(self) -> bool:
+        return self.run.keep_every > 0 and self.step % self.run.keep_every == 0
 
     def _state(self) -> checkpoint.State:
         cuda = self.run.device.type == "cuda"
@@ -117,6 +121,7 @@ class Training:
             "learner": self.learner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "meter": self.meter.state(),
+            "way": self.way,
             "rng": torch.get_rng_state(),  # Beta weights and montages draw from it
             "cuda_rng": torch.cuda.get_rng_state(self.run.device) if cuda else None,
         }
@@ -126,6 +131,7 @@ class Training:
             self.learner.load_state_dict(state["learner"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.meter.restore(state["meter"])
+            self.way = state["way"] if self.run.loader == "auto" else self.run.loader
             self.step = self.saved = int(state["step"])
             torch.set_rng_state(state["rng"])
             if self.run.device.type == "cuda" and state["cuda_rng"] is not None:
@@ -145,8 +151,9 @@ class Training:
                 self.journal.show(f"reading images: {count:,} of {len(images):,}")
 
         self.loader = choose(
-            images, self.draws, run.device, way=run.loader, workers=run.workers, compile=run.compile, seen=seen
+            images, self.draws, run.device, way=self.way, workers=run.workers, compile=run.compile, seen=seen
         )
+        self.way = "resident" if isinstance(self.loader, Resident) else "stream"
         self.journal.say(self.loader.words)
         if run.compile:
             self.journal.say("compiling; the first steps take a minute")
@@ -188,7 +195,7 @@ class Training:
             f"loss {values['train/loss']:.3f} (chance {self.recipe.contrast.chance(self.recipe.batch):.3f})",
             f"{values['perf/images_per_second']:,.0f} img/s",
             f"{clock(left)} left",
-            f"wait {values['perf/data_wait']:.0%}",
+            f"wait {100 * values['perf/data_wait']:.0f} %",
         ]
         knn = self.journal.last("val/knn_top1")
         if knn is not None:
@@ -226,7 +233,9 @@ class Training:
         """Where the encoder is, and how it is used."""
         path = self.folder / FILE
         how = snippet(path, self.recipe.encoder)
-        self.journal.say(f"done in {clock(self.meter.seconds)} of training: {self._verdict()}")
+        verdict = self._verdict()
+        verdict = "too short for a verdict" if verdict.startswith("starting") else verdict
+        self.journal.say(f"done in {clock(self.meter.seconds)} of training: {verdict}")
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(self.folder)!r})")
 
     def _refuse_broken(self) -> None:
@@ -235,4 +244,6 @@ class Training:
             good = (
                 f"{path} (step {self.saved:,}) is the last good checkpoint" if self.saved > 0 else "nothing was saved"
             )
-            raise ValueError(f"the loss is not finite at step {self.step:,}; {good}; use a lower --set optim.lr")
+            raise ValueError(
+                f"the loss or its gradient is not finite at step {self.step:,}; {good}; use a lower --set optim.lr"
+            )

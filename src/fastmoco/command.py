@@ -20,9 +20,9 @@ USUAL = {
 }
 OTHERS = "pocket/photos"
 
-# In Python a list of words; on the command line several at once, and the flag several times.
 _Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
 _Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
+# In Python a list of words; on the command line several at once, and the flag several times.
 Settings = Annotated[
     Sequence[str] | tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,
@@ -92,7 +92,7 @@ def pretrain(
     row = recipe or USUAL.get(data, OTHERS)
     made = compose(row, flat(set), epochs, batch, encoder, size)
     chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
-    path = Path(out) if out else Path("runs") / f"{_word(data)}-{_word(row)}"
+    path = Path(out or f"runs/{'-'.join(dict.fromkeys((_word(data), _word(row))))}")
     path = runs.fresh(path) if fresh else path
     run = runs.Run(chosen, bf16, compiled, loader, readers, seed, log_every, save_every, keep_every, knn_every)
     source = sets.find(data, download)
@@ -108,8 +108,8 @@ def pretrain(
         training = Training(made, run, source, path)
         training.journal.say(f"{data}: {source.words}")
         training.journal.say(
-            f"{named}: {made.encoder}, {made.epochs} epochs of {training.draws.per_epoch:,} steps "
-            f"at batch {made.batch}, learning rate {made.optim.lr:g}, seed {seed}"
+            f"{named}: {made.encoder}, epochs {made.epochs} x {training.draws.per_epoch:,} steps, "
+            f"batch {made.batch}, learning rate {made.optim.lr:g}, seed {seed}"
         )
         training.journal.say(f"{path} on {run.words}")
         training.train()
@@ -147,4 +147,4 @@ def flat(settings: Sequence[str] | tuple[tuple[str, ...], ...]) -> list[str]:
 
 def _word(text: str) -> str:
     """A name as part of a folder's name."""
-    return re.sub(r"[^\w.]+", "-", Path(text).name if "{" not in text else text).strip("-.") or "images"
+    return re.sub(r"\W+", "-", Path(text.partition("{")[0]).name).strip("-") or "images"

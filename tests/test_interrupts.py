@@ -1,0 +1,40 @@
+import os
+import signal
+
+import pytest
+
+from fastmoco.interrupts import Interrupts
+
+
+def test_the_first_ctrl_c_is_noted_and_the_second_ends():
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked == signal.SIGINT
+        assert interrupts.halt()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_other_signals_are_held_only_once_there_are_steps_to_finish():
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        assert signal.getsignal(signal.SIGTERM) == before
+        interrupts.hold()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.asked == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)  # an impatient person after a scheduler: still one Ctrl-C
+        assert interrupts.asked == signal.SIGINT
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            interrupts.hold()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.asked is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
