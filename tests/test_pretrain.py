@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -309,6 +310,27 @@ def test_out_of_memory_names_the_batch_and_one_that_fits(images, tmp_path, monke
     monkeypatch.setattr(train.Learner, "forward", limited)
     with pytest.raises(ValueError, match="out of memory on cpu at batch 16; --batch 4 fits"):
         pretrain(images, tmp_path / "a", batch=16)
+
+
+def test_a_smaller_batch_is_tried_without_what_the_failed_step_held(images, tmp_path, monkeypatch):
+    class Activations:
+        """Stands for them."""
+
+    held = []
+
+    def forward(self, batch):
+        activations = Activations()
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("tried to allocate a lot")
+
+    def largest(recipe, run):
+        assert held[0]() is None
+        return 2
+
+    monkeypatch.setattr(train.Learner, "forward", forward)
+    monkeypatch.setattr(memory, "largest", largest)
+    with pytest.raises(ValueError, match="--batch 2 fits"):
+        pretrain(images, tmp_path / "a")
 
 
 def test_sixteen_bit_and_other_modes_are_read(tmp_path):

@@ -1,5 +1,6 @@
 """A device without enough memory: which batch would fit."""
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,7 @@ def explained(recipe: Recipe, run: Run) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not _is_memory(error):
             raise
-    # Outside the except clause, which keeps the failed step and its memory alive.
+        traceback.clear_frames(error.__traceback__)  # they hold all that the failed step had made
     batch = largest(recipe, run)
     advice = f"--batch {batch} fits" if batch else "no batch fits; use a smaller --size or --encoder"
     raise ValueError(f"out of memory on {run.device} at batch {recipe.batch}; {advice}")
