@@ -581,3 +581,11 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(ValueError, match=r"cannot list '.*/b': Permission denied; make it readable, or move it"):
         find(str(tmp_path))
+
+
+def test_an_empty_train_folder_beside_a_full_val_is_refused(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "val").mkdir()
+    picture(1).save(tmp_path / "val" / "a.png")
+    with pytest.raises(ValueError, match=r"no images in .*train', though there is val/"):
+        find(str(tmp_path))

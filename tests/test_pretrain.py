@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,8 +185,24 @@ def test_other_images_are_refused_and_moved_ones_are_not(done, images, tmp_path)
     pretrain(moved, done)
     for path in sorted(moved.rglob("*.png")):
         path.rename(path.with_name(f"x{path.name}"))
-    with pytest.raises(ValueError, match=r"names [0-9a-f]{12} there, [0-9a-f]{12} here"):
+    with pytest.raises(ValueError, match=r"other images, .* there, .*moved here"):
         pretrain(moved, done)
+
+
+def test_a_run_without_its_checkpoints_is_not_begun_again(done, images, tmp_path):
+    folder = shutil.copytree(done, tmp_path / "a")
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(ValueError, match="has an encoder but no checkpoint to go on from"):
+        pretrain(images, folder)
+    assert records(folder) == records(done)
+
+
+def test_an_encoder_that_was_removed_is_written_again(done, images, tmp_path):
+    folder = shutil.copytree(done, tmp_path / "a")
+    (folder / "encoder.safetensors").unlink()
+    pretrain(images, folder)
+    x = torch.randn(2, 3, 32, 32)
+    assert fastmoco.load(folder)(x).equal(fastmoco.load(done)(x))
 
 
 def test_a_folder_that_is_no_run_is_left_alone(images, tmp_path):
@@ -221,6 +238,8 @@ def test_two_processes_do_not_train_in_one_folder(done, images, tmp_path):
         ({"epochs": 0}, "epochs=0"),
         ({"seed": -1}, "--seed -1: "),
         ({"size": 31}, "Divide"),
+        ({"device": "meta"}, "--device meta: not on this machine"),
+        ({"epochs": 2, "set": "epochs=3"}, "epochs is given by a flag and by --set; give one of them"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(images, tmp_path, options, words):
@@ -232,6 +251,30 @@ def test_a_mistake_is_one_line_and_nothing_is_written(images, tmp_path, options,
         )
     assert "\n" not in str(mistake.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_word_that_is_no_choice_is_one_line_in_python_too(images, tmp_path):
+    """In a process of its own, where types are not checked."""
+    code = f"""
+import fastmoco
+for options in ({{"loader": "x"}}, {{"compile": True}}, {{"precision": "fp8"}}, {{"batch": "8"}}, {{"set": "epochs"}}):
+    try:
+        fastmoco.pretrain({str(images)!r}, recipe="pocket/shapes", out={str(tmp_path / "a")!r}, **options)
+    except ValueError as error:
+        print(error)
+"""
+    source = Path(fastmoco.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(source)}
+    )
+    assert done.stdout.splitlines() == [
+        "--loader x: use auto, stream, resident",
+        "--compile True: use auto, on, off",
+        "--precision fp8: use auto, bf16, float32",
+        "batch='8': use a whole number",
+        "pocket/shapes: --set epochs: not NAME=VALUE; write for example optim.lr=0.15",
+    ]
+    assert not (tmp_path / "a").exists()
 
 
 def spoil(folder, texts, cuts):
@@ -261,6 +304,21 @@ def test_too_many_unreadable_images_stop_the_run_with_the_list(tmp_path):
     with pytest.raises(ValueError, match=r"6 of \d+ images cannot be read, more than 5%; they are listed in .*bad_im"):
         pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
     assert len((tmp_path / "run" / "bad_images.txt").read_text().splitlines()) == len(bad)
+    with pytest.raises(ValueError, match="cannot be read, more than 5%"):  # the same command again does not get past it
+        pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
+
+
+def test_one_image_is_not_enough(tmp_path):
+    with pytest.raises(ValueError, match="has one image"):
+        pretrain(paint(tmp_path / "one", 1), tmp_path / "run")
+
+
+def test_one_large_image_among_small_ones_does_not_make_the_set_resident(tmp_path, monkeypatch):
+    paint(tmp_path / "images", 200)
+    Image.new("RGB", (3000, 2000)).save(tmp_path / "images" / "zz.png")  # not one of those by which the set is judged
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**15)  # a GiB is free: an eighth of it is less than the set
+    out = pretrain(tmp_path / "images", tmp_path / "run", epochs=1, batch=50)
+    assert "stream: files are read" in (out / "train.log").read_text()
 
 
 @pytest.mark.parametrize("way", ["stream", "resident"])
@@ -294,6 +352,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, t
         match=r"loss or its gradient is not finite at step 5; .*last.pt \(step 3\) is the last good checkpoint",
     ):
         pretrain(images, tmp_path / "a", log_every=5)
+    assert "not finite at step 5" in (tmp_path / "a" / "train.log").read_text()
     saved = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
     assert saved["step"] == 3
     assert all(value.isfinite().all() for value in saved["learner"].values() if value.is_floating_point())

@@ -1,5 +1,6 @@
 """Read images, whatever their files are like: one of them, or all of a set at once."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,8 +49,12 @@ def collect(
     threads: int,
     make: Callable[[Image], Tensor] = pixels,
     seen: Callable[[int], None] = lambda count: None,
-) -> Album:
-    """Read these images, and keep what `make` makes of each. Decoders let other threads run, so threads are enough."""
+    most: float = math.inf,
+) -> Album | None:
+    """Read these images, and keep what `make` makes of each; None if that takes more than `most` bytes.
+
+    Decoders let other threads run, so threads are enough.
+    """
 
     def turn(number: int) -> tuple[Tensor, dict[int, str]]:
         image, bad = read(images, number)
@@ -64,6 +69,8 @@ def collect(
             seen(count + 1)
     sizes = torch.tensor([[image.shape[2], image.shape[1]] for image in found])
     width, height = sizes.amax(0).tolist()
+    if len(found) * 3 * width * height > most:
+        return None
     album = torch.zeros(len(found), 3, height, width, dtype=torch.uint8)
     for place, image in enumerate(found):
         album[place, :, : image.shape[1], : image.shape[2]] = image
@@ -89,12 +96,11 @@ class Unreadable:
 
     def add(self, bad: Mapping[int, str], read: int) -> None:
         """Note those of a batch, after which so many images of the set have been read; too many end the training."""
-        new = {self.images.name(index): reason for index, reason in bad.items()}
-        if new.keys() <= self.reasons.keys():
-            return
-        self.reasons |= new
-        text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(self.reasons.items()))
-        write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
+        new = {" ".join(self.images.name(index).split()): reason for index, reason in bad.items()}
+        if not new.keys() <= self.reasons.keys():
+            self.reasons |= new
+            text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(self.reasons.items()))
+            write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
         # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
         if len(self.reasons) > MOST_BAD * min(len(self.images), max(read, 1000)):
             raise ValueError(

@@ -57,7 +57,9 @@ def main() -> None:
         )
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        _stop(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except ValueError as error:
         _stop(str(error))
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
         sys.exit(128 + (error.args[0] if error.args else 2))

@@ -96,6 +96,8 @@ def pretrain(
     path = runs.fresh(path) if fresh else path
     run = runs.Run(chosen, bf16, compiled, loader, readers, seed, log_every, save_every, keep_every, knn_every)
     source = sets.find(data, download)
+    if len(source.train) < 2:
+        raise ValueError(f"{data} has one image; there is nothing to tell it apart from, so give two or more")
     if made.batch > len(source.train):
         largest = 2 ** (len(source.train).bit_length() - 1)
         raise ValueError(f"batch {made.batch} is larger than the {len(source.train)} images; use --batch {largest}")
@@ -124,6 +126,14 @@ def compose(
     from fastmoco.recipes import find
 
     recipe = find(row).recipe
+    named = {setting.partition("=")[0].strip() for setting in settings}
+    flag_of = {"epochs": epochs, "batch": batch, "encoder": encoder or None, "views.*.size": size}
+    twice = [name for name, value in flag_of.items() if value is not None and name in named]
+    if twice:
+        raise ValueError(f"{twice[0]} is given by a flag and by --set; give one of them")
+    for name, value in (("epochs", epochs), ("batch", batch), ("size", size)):
+        if value is not None and type(value) is not int:
+            raise ValueError(f"{name}={value!r}: use a whole number")
     flags = [
         f"{name}={value}" for name, value in (("epochs", epochs), ("encoder", encoder or None)) if value is not None
     ]
@@ -142,6 +152,7 @@ def compose(
 
 def flat(settings: Sequence[str] | tuple[tuple[str, ...], ...]) -> list[str]:
     """Settings one by one, however they were grouped."""
+    settings = (settings,) if isinstance(settings, str) else settings
     return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
 
 

@@ -24,6 +24,9 @@ def find_file(path: str) -> Images:
 
 def find_folder(path: str) -> Source:
     train = _read_folder(os.path.join(path, "train"))
+    held = [name for name in VAL if os.path.isdir(os.path.join(path, name))]
+    if train is None and held and os.path.isdir(os.path.join(path, "train")):
+        raise ValueError(f"no images in {os.path.join(path, 'train')!r}, though there is {held[0]}/; fill or remove it")
     if train is None:
         train = _read_folder(path)
         if train is None:

@@ -8,6 +8,7 @@ import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonpath
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
@@ -69,8 +70,10 @@ def describe(train: Images, labelled: Images | None, val: Images | None) -> str:
 def fingerprint(images: Images) -> dict[str, str | int]:
     """By what a set is known again, wherever it lies: how many images it has, and what some of them are called."""
     some = range(0, len(images), -(-len(images) // 1000))
-    names = "\n".join("/".join(images.name(index).split("/")[-2:]) for index in some)
-    return {"images": len(images), "names": hashlib.sha256(names.encode()).hexdigest()[:12]}
+    names = [images.name(index) for index in some]
+    above = len(commonpath([os.path.dirname(name) for name in names]))
+    text = "\n".join(name[above:] for name in names)
+    return {"images": len(images), "names": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
 def decode(content: bytes) -> Image:

@@ -7,26 +7,29 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastmoco.checkpoint import write
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Journal:
     """The records of one run folder. What was recorded after the step from which a run goes on is taken back."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self.path = folder / "metrics.jsonl"
         lines = kept(self.path, step)
         write(self.path, lambda file: file.write("".join(json.dumps(line) + "\n" for line in lines).encode()))
         self.recent = lines[-100:]
         self.metrics = self.path.open("a")
         self.log = (folder / "train.log").open("a")
-        self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        self.live = sys.stderr.isatty()
+        self.events: SummaryWriter | None = None
+        self.begin = partial(_events, folder / "tensorboard", step)
+        self.live = sys.stderr is not None and sys.stderr.isatty()
         self.shown = 0.0
 
     def say(self, text: str) -> None:
@@ -58,6 +61,7 @@ class Journal:
         self.recent = [*self.recent, line][-100:]
         self.metrics.write(json.dumps(line) + "\n")
         self.metrics.flush()
+        self.events = self.events or self.begin()
         for name, value in values.items():
             self.events.add_scalar(name, value, step)
 
@@ -78,16 +82,24 @@ class Journal:
         self.sync()
         self.metrics.close()
         self.log.close()
-        self.events.close()
+        if self.events is not None:
+            self.events.close()
 
     def _erase(self) -> None:
         if self.live:
             _print("\r\x1b[2K", end="")
 
 
+def _events(folder: Path, step: int) -> "SummaryWriter":
+    """A writer that takes back what came after a step; slow to import, and nothing is written before it is needed."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
 def _print(text: str, end: str = "\n") -> None:
     """A terminal that was closed is no reason to lose a training."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # the second, if there never was one
         print(text, end=end, file=sys.stderr, flush=True)
 
 

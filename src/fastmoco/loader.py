@@ -3,6 +3,7 @@
 A batch is a pure function of (seed, step): the workers, their number and a restart change nothing.
 """
 
+import math
 import os
 import signal
 import warnings
@@ -150,13 +151,16 @@ def choose(
     seen: Callable[[int], None] = lambda count: None,
 ) -> Loader:
     """Resident where the whole set fits and crops are quicker there, else stream."""
-    if way == "resident" or (way == "auto" and _fits(images, device)):
-        return Resident(collect(images, range(len(images)), max(1, workers), seen=seen), draws, device, compile)
+    room = math.inf if way == "resident" else _room(images, device) if way == "auto" else 0.0
+    if room:
+        album = collect(images, range(len(images)), max(1, workers), seen=seen, most=room)
+        if album is not None:
+            return Resident(album, draws, device, compile)
     return Stream(images, draws, device, workers, compile)
 
 
-def _fits(images: Images, device: torch.device) -> bool:
-    """Judged by some images: a set of sizes that differ takes the room of its largest."""
+def _room(images: Images, device: torch.device) -> float:
+    """How many bytes a resident set may take; none if some images tell that it would take more, or be slow."""
     some = range(0, len(images), max(1, len(images) // 64))
     sizes = [read(images, index)[0].size for index in some]
     width, height = max(size[0] for size in sizes), max(size[1] for size in sizes)
@@ -166,9 +170,10 @@ def _fits(images: Images, device: torch.device) -> bool:
     except ValueError:  # not on macOS
         host = 2**32
     if device.type == "cuda":
-        return need < min(torch.cuda.mem_get_info(device)[0], host) / 4
-    # Without a GPU, PIL cuts a crop of a larger image sooner than two matrix products do.
-    return need < host / 8 and max(width, height) <= 64
+        room = min(torch.cuda.mem_get_info(device)[0], host) / 4
+    else:  # PIL cuts a crop of a larger image sooner than two matrix products do
+        room = host / 8 if max(width, height) <= 64 else 0.0
+    return room if need < room else 0.0
 
 
 def ahead(batches: Iterator[Batch]) -> Iterator[Batch]:

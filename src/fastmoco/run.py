@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 import torch
 
@@ -18,7 +18,7 @@ from fastmoco.loader import Way
 from fastmoco.notation import differences, read
 from fastmoco.recipe import Recipe
 
-SAME = ("seed", "images", "names")  # of a run that goes on; its data may have moved
+SAME = ("seed", "images")  # of a run that goes on; its data may have moved
 
 Precision = Literal["auto", "bf16", "float32"]
 Switch = Literal["auto", "on", "off"]
@@ -40,6 +40,8 @@ class Run:
     knn_every: int
 
     def __post_init__(self) -> None:
+        if self.loader not in get_args(Way):
+            raise ValueError(f"--loader {self.loader}: use {', '.join(get_args(Way))}")
         for name in ("log_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 step or more")
@@ -60,12 +62,14 @@ def settle(
     device: str, precision: Precision, compile: Switch, workers: int | None
 ) -> tuple[torch.device, bool, bool, int]:
     """What "auto" means on this machine: the device, whether bfloat16, whether to compile, how many workers."""
+    for name, given, known in (("precision", precision, Precision), ("compile", compile, Switch)):
+        if given not in get_args(known):
+            raise ValueError(f"--{name} {given}: use {', '.join(get_args(known))}")
     try:
         chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split()).partition(". ")[0]
-        raise ValueError(f"--device {device}: {reason[:120]}; use cpu, cuda or cuda:1") from None
+        torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"--device {device}: not on this machine; use auto, cpu, cuda or cuda:1") from None
     cuda = chosen.type == "cuda"
     if precision == "bf16" and not cuda:
         raise ValueError(f"--precision bf16 needs a GPU; on {chosen} use float32")
@@ -158,6 +162,8 @@ def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> 
     try:
         there = json.loads((path / "run.json").read_text())
         different += [f"{name} {there[name]} there, {about[name]} here" for name in SAME if there[name] != about[name]]
+        if there["names"] != about["names"]:
+            different.append(f"other images, {there['data']} there, {about['data']} here")
     except (ValueError, KeyError, TypeError, OSError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path / 'run.json'} cannot be read: {reason}; give another --out, or --fresh") from None

@@ -1,7 +1,7 @@
 """The training loop: steps, and between them what is logged, saved and judged when it is due."""
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from fastmoco.meter import Meter
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
-from fastmoco.weights import FILE, save_encoder, snippet
+from fastmoco.weights import FILE, save_encoder, snippet, stored_step
 
 
 class Training:
@@ -44,15 +44,18 @@ class Training:
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
         state = checkpoint.newest(folder / "checkpoints", self.notes.append)
+        if state is None and (folder / FILE).exists():  # it is only ever written after a checkpoint
+            raise ValueError(f"{folder} has an encoder but no checkpoint to go on from; give another --out, or --fresh")
         if state is not None:
             self._restore(state)
-            self.notes.append(f"resumed at step {self.step:,} of {self.draws.steps:,}")
+            done = self.step == self.draws.steps
+            self.notes.append("done before" if done else f"resumed at step {self.step:,} of {self.draws.steps:,}")
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
         self.journal = Journal(folder, self.step)
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
-        with closing(self.journal), Interrupts() as interrupts:
+        with closing(self.journal), self._noting_mistakes(), Interrupts() as interrupts:
             for note in self.notes:
                 self.journal.say(note)
             while True:
@@ -77,13 +80,25 @@ class Training:
                 raise KeyboardInterrupt(int(interrupts.asked))
             self._conclude()
 
+    @contextmanager
+    def _noting_mistakes(self) -> Iterator[None]:
+        """Why a training ended is told in its log, too."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            self.journal.note(str(error))
+            raise
+
     def _advance(self) -> None:
         """One step: forward, backward, the optimiser, the target branch."""
         assert self.loader is not None
         with self.meter.waiting():
             batch = next(self.batches)
         self.step += 1
+        known = len(self.unreadable.reasons)
         self.unreadable.add(batch.bad, batch.read)
+        if known == 0 < len(self.unreadable.reasons):
+            self.journal.say(f"some images cannot be read and are replaced; {self.unreadable.path} lists them")
         part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
         optim.set_rate(self.optimizer, self.recipe.optim, self.recipe.schedule, part)
         views = self.loader.views(batch)
@@ -106,10 +121,12 @@ class Training:
         self._refuse_broken()
         with self.meter.pause():
             self.journal.sync()
-            # The encoder first: after a kill between the two, both are written again.
-            save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step)
             checkpoint.save(self.folder / "checkpoints", self._state(), self._to_keep())
+            self._save_encoder()
         self.saved = self.step
+
+    def _save_encoder(self) -> None:
+        save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step)
 
     def _to_keep(self) -> bool:
         return self.run.keep_every > 0 and self.step % self.run.keep_every == 0
@@ -179,28 +196,28 @@ class Training:
             values["health/drift"] = health.drift(self.learner.online, self.learner.momentum).item()
         self.journal.record(self.step, values)
         self._show()
-        self.journal.note(self._line(self._verdict()))
+        self.journal.note(f"{self._line()}  {self._verdict()}")
         self.meter.turn()
 
     def _show(self) -> None:
-        verdict = self._verdict()
-        self.journal.show(self._line("healthy" if verdict.startswith("healthy") else verdict))
+        """On a terminal the verdict is one word, as the line may be short."""
+        word, _, evidence = self._verdict().partition(": ")
+        self.journal.show(self._line() if self.journal.live or word == "healthy" else f"{self._line()}  {evidence}")
 
-    def _line(self, verdict: str) -> str:
+    def _line(self) -> str:
         values = self.meter.read(self.recipe.batch)
         left = (self.draws.steps - self.step) * self.recipe.batch / max(values["perf/images_per_second"], 1e-9)
+        knn = self.journal.last("val/knn_top1")
         parts = [
             f"epoch {-(-self.step // self.draws.per_epoch)}/{self.recipe.epochs}",
-            f"step {self.step:,}/{self.draws.steps:,}",
             f"loss {values['train/loss']:.3f} (chance {self.recipe.contrast.chance(self.recipe.batch):.3f})",
+            self._verdict().partition(":")[0],
+            *([] if knn is None else [f"kNN {knn:.1f} %"]),
             f"{values['perf/images_per_second']:,.0f} img/s",
             f"{clock(left)} left",
             f"wait {100 * values['perf/data_wait']:.0f} %",
         ]
-        knn = self.journal.last("val/knn_top1")
-        if knn is not None:
-            parts.append(f"kNN {knn:.1f} %")
-        return "  ".join([*parts, verdict])
+        return "  ".join(parts)
 
     def _verdict(self) -> str:
         lines = [line for line in self.journal.recent if "train/loss" in line]
@@ -232,9 +249,13 @@ class Training:
     def _conclude(self) -> None:
         """Where the encoder is, and how it is used."""
         path = self.folder / FILE
+        if stored_step(path) != self.step:  # after a kill at the very end, or someone removed it
+            self._save_encoder()
         how = snippet(path, self.recipe.encoder)
         verdict = self._verdict()
         verdict = "too short for a verdict" if verdict.startswith("starting") else verdict
+        if self.unreadable.reasons:
+            self.journal.say(f"{len(self.unreadable.reasons)} images could not be read; see {self.unreadable.path}")
         self.journal.say(f"done in {clock(self.meter.seconds)} of training: {verdict}")
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(self.folder)!r})")
 
@@ -245,5 +266,6 @@ class Training:
                 f"{path} (step {self.saved:,}) is the last good checkpoint" if self.saved > 0 else "nothing was saved"
             )
             raise ValueError(
-                f"the loss or its gradient is not finite at step {self.step:,}; {good}; use a lower --set optim.lr"
+                f"the loss or its gradient is not finite at step {self.step:,}; {good}; "
+                "begin anew with a lower --set optim.lr and --fresh"
             )

@@ -47,6 +47,17 @@ def load(path: str | PathLike[str]) -> nn.Module:
     return net.eval()
 
 
+def stored_step(path: Path) -> int:
+    """The step at which an encoder was written; -1 if it is not there, or not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as content:
+            return int((content.metadata() or {}).get("step", -1))
+    except (SafetensorError, OSError, ValueError):
+        return -1
+
+
 def snippet(path: Path, name: str) -> str:
     """Lines that load the file without this package, where its library alone can make the encoder."""
     if name.endswith("-small"):

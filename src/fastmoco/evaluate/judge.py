@@ -85,6 +85,7 @@ def _gallery(images: Images, size: int, threads: int) -> tuple[UInt8[Tensor, "n 
     most = max(1, ROOM // (3 * size * size))
     index = range(0, len(images), -(-len(images) // most))
     album = collect(images, index, threads, partial(middle, size=size))
+    assert album is not None, "there is no limit"
     good = torch.tensor([number not in album.bad for number in index])
     labels = torch.tensor([int(images.labels[number]) for number in index])
     return album.pixels[good], labels[good]
