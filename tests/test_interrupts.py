@@ -24,8 +24,11 @@ def test_other_signals_are_held_only_once_there_are_steps_to_finish():
         interrupts.hold()
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.asked == signal.SIGTERM
-        os.kill(os.getpid(), signal.SIGINT)  # an impatient person after a scheduler: still one Ctrl-C
+        os.kill(os.getpid(), signal.SIGINT)  # a person after a scheduler: one Ctrl-C
         assert interrupts.asked == signal.SIGINT
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) == before
 
 

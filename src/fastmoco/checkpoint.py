@@ -22,25 +22,29 @@ def save(folder: Path, state: Mapping[str, Any], keep: bool = False) -> None:
     last, previous = folder / "last.pt", folder / "previous.pt"
 
     def settle(fresh: Path) -> None:
+        if keep:
+            _link(fresh, folder / f"step-{state['step']:08d}.pt")
         if last.exists():
             last.replace(previous)
         fresh.replace(last)
 
     write(last, lambda file: torch.save({"format": FORMAT, **state}, file), settle)
-    if keep:
-        kept = folder / f"step-{state['step']:08d}.pt"
-        kept.unlink(missing_ok=True)
-        try:
-            os.link(last, kept)
-        except OSError:  # a file system without links
-            shutil.copyfile(last, kept)
+
+
+def _link(path: Path, other: Path) -> None:
+    other.unlink(missing_ok=True)
+    try:
+        os.link(path, other)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, other)
 
 
 def write(path: Path, fill: Callable[[BinaryIO], object], settle: Callable[[Path], object] | None = None) -> None:
     """A file that is whole or absent: written aside, on the disk, and only then given its name."""
     fresh = path.with_name(f".{path.name}.part")
     try:
-        with fresh.open("wb") as file:
+        fresh.unlink(missing_ok=True)
+        with fresh.open("xb") as file:  # a new file: a link that someone put there is not followed
             fill(file)
             file.flush()
             os.fsync(file.fileno())
@@ -57,12 +61,14 @@ def newest(folder: Path, say: Callable[[str], None]) -> State | None:
     """The newest checkpoint that is whole, or None where there is none at all."""
     kept = sorted(folder.glob("step-*.pt"), reverse=True)
     found = [path for path in (folder / "last.pt", folder / "previous.pt", *kept) if path.exists()]
-    for path in found:
+    for place, path in enumerate(found):
         try:
             state = load(path)
         except ValueError as error:
             say(str(error))
         else:
+            for damaged in found[:place]:  # out of the way, or the next save would put one in the place of a good one
+                damaged.replace(damaged.with_name(f"{damaged.name}.damaged"))
             if path != found[0] or path.name != "last.pt":
                 say(f"going on from {path.name}, step {state['step']:,}")
             return state
@@ -81,7 +87,9 @@ def load(path: Path) -> State:
         state: State = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise PermissionError(f"{path} holds more than numbers, and was not run: {_name(error)}") from None
-    except (OSError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except ValueError as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path} is damaged: {error}") from None
+    except Exception as error:  # whatever a reader of damaged files can raise
         raise ValueError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of fastmoco")

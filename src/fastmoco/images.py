@@ -79,7 +79,8 @@ def fingerprint(images: Images) -> dict[str, str | int]:
 def decode(content: bytes) -> Image:
     """The first frame of an encoded image, as RGB."""
     _hush()
-    image: Image = PIL.Image.open(io.BytesIO(content))
+    # No other formats: PIL would start Ghostscript for a PostScript file, whatever it is called.
+    image: Image = PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM"))
     image.load()
     if image.mode == "I" or image.mode.startswith("I;16"):
         # PIL would turn all above 255 white.

@@ -14,6 +14,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
+        self._presses = 0  # of Ctrl-C
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -39,6 +40,7 @@ class Interrupts:
                     self._before[each] = signal.signal(each, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked == signal.SIGINT == number:
+        self._presses += number == signal.SIGINT
+        if self._presses > 1:
             raise KeyboardInterrupt
         self.asked = signal.Signals(number)

@@ -25,8 +25,9 @@ class Journal:
         lines = kept(self.path, step)
         write(self.path, lambda file: file.write("".join(json.dumps(line) + "\n" for line in lines).encode()))
         self.recent = lines[-100:]
+        self.newest = {name: value for line in lines for name, value in line.items()}
         self.metrics = self.path.open("a")
-        self.log = (folder / "train.log").open("a")
+        self.log = (folder / "train.log").open("a", errors="backslashreplace")
         self.events: SummaryWriter | None = None
         self.begin = partial(_events, folder / "tensorboard", step)
         self.live = sys.stderr is not None and sys.stderr.isatty()
@@ -59,6 +60,7 @@ class Journal:
     def record(self, step: int, values: Mapping[str, float]) -> None:
         line = {"step": step, **values}
         self.recent = [*self.recent, line][-100:]
+        self.newest |= line
         self.metrics.write(json.dumps(line) + "\n")
         self.metrics.flush()
         self.events = self.events or self.begin()
@@ -70,7 +72,7 @@ class Journal:
 
     def last(self, name: str) -> float | None:
         """The last value that was recorded under a name."""
-        return next((line[name] for line in reversed(self.recent) if name in line), None)
+        return self.newest.get(name)
 
     def sync(self) -> None:
         """Before a checkpoint says that a step is done, its records must be on the disk."""
@@ -111,7 +113,7 @@ def kept(path: Path, step: int) -> list[dict[str, Any]]:
             line = json.loads(text)
         except ValueError:
             continue
-        if isinstance(line, dict) and line.get("step", step + 1) <= step:
+        if isinstance(line, dict) and isinstance(line.get("step"), int) and line["step"] <= step:
             lines.append(line)
     return lines
 

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -49,7 +49,8 @@ class Loader(Protocol):
 
     words: str  # for people: which way, and why
 
-    def since(self, step: int) -> Iterator[Batch]: ...
+    def since(self, step: int) -> Generator[Batch, None, None]:
+        """To be closed, which ends what it has started."""
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]: ...
 
@@ -85,7 +86,7 @@ class Stream:
         self.finish = _compiled(finish, compile)
         self.words = f"stream: files are read by {workers} workers" if workers else "stream: files are read in turn"
 
-    def since(self, step: int) -> Iterator[Batch]:
+    def since(self, step: int) -> Generator[Batch, None, None]:
         with warnings.catch_warnings():
             # Someone who asks for more workers than there are cores has a reason, such as a slow disk.
             warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -100,7 +101,11 @@ class Stream:
                     generator=torch.Generator(),  # of its own: torch's would be one draw further after each restart
                 )
             )
-        yield from batches
+        try:
+            yield from batches
+        finally:
+            if self.workers:  # an exception would keep them, and they would keep the process from ending
+                batches._shutdown_workers()  # type: ignore[attr-defined]
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
         return [
@@ -121,10 +126,10 @@ class Resident:
         self.finish = _compiled(cut_and_finish, compile)
         self.words = f"resident: the whole set is on the device, {self.pixels.nbytes / 2**20:,.0f} MiB"
 
-    def since(self, step: int) -> Iterator[Batch]:
+    def since(self, step: int) -> Generator[Batch, None, None]:
         batches = map(self._draw, range(step, self.draws.steps))
         # On a CPU, threads that draw would only take its cores from the networks.
-        return ahead(batches) if self.device.type == "cuda" else batches
+        yield from ahead(batches) if self.device.type == "cuda" else batches
 
     def _draw(self, step: int) -> Batch:
         index = self.draws.index(step)
@@ -133,9 +138,9 @@ class Resident:
         return Batch(index, self.draws.looks(step), list(torch.split(where, counts)), self.bad, len(self.pixels))
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
-        images = self.pixels[batch.index.to(self.device)]
+        images = self.pixels[batch.index.to(self.device, non_blocking=True)]
         return [
-            self.finish(images, where.to(self.device), look.to(self.device), view)
+            self.finish(images, where.to(self.device, non_blocking=True), look.to(self.device), view)
             for where, look, view in zip(batch.parts, batch.looks, self.draws.recipe.views, strict=True)
         ]
 
@@ -202,7 +207,7 @@ def _compiled(function: Callable[..., Tensor], compile: bool) -> Callable[..., T
 def keep_working(worker: int) -> None:
     """Ctrl-C and a scheduler's SIGTERM reach the workers too, but it is for the training to end, and for them to last.
 
-    A second SIGTERM ends a worker: torch sends one to a worker that does not end by itself.
+    A second SIGTERM ends a worker, if it does not end by itself when the training does.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL) and None)

@@ -28,11 +28,15 @@ def read(text: str) -> Any:
     """The value that `repr` or `brief` wrote: only the kernel's own names and literals; nothing is imported or run."""
     if len(text) > MOST_TEXT:
         raise ValueError(f"a text of {len(text):,} characters is no recipe; the longest has a few thousand")
+    mistake = ValueError(f"cannot read {text[:60]!r}; write a value such as 0.1 or (Encode(), Project())")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError):
-        raise ValueError(f"cannot read {text[:60]!r}; write a value such as 0.1 or (Encode(), Project())") from None
-    return _value(tree.body)
+        raise mistake from None
+    try:
+        return _value(tree.body)
+    except RecursionError:
+        raise mistake from None
 
 
 def brief(value: object) -> str:

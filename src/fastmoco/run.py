@@ -95,7 +95,8 @@ def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) ->
     if new:
         _refuse_others(path)
         path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("w") as lock:
+    # A link in its place is not followed, and what is in the file is left alone.
+    with os.fdopen(os.open(path / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as lock:
         _lock(lock, path)
         if new:
             known = {**asdict(run), **about, "device": _name(run.device)}

@@ -74,6 +74,7 @@ class Training:
                     self._show()
                 if self.step % self.run.save_every == 0 or self._to_keep() or last:
                     self.save()
+            self._stop_loading()  # first, as a worker that dies during a save would end it
             self.save()
             if interrupts.asked is not None:
                 self.journal.say(f"stopped by {interrupts.asked.name} at step {self.step:,}; the same command goes on")
@@ -88,6 +89,18 @@ class Training:
         except (ValueError, OSError) as error:
             self.journal.note(str(error))
             raise
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):  # which torch raises wherever we are, when it hears of it
+                raise
+            reason = "a worker that reads images has died, perhaps for want of memory; use fewer --workers"
+            self.journal.note(reason)
+            raise ValueError(reason) from None
+        finally:
+            self._stop_loading()
+
+    def _stop_loading(self) -> None:
+        if self.loader is not None:
+            self.batches.close()
 
     def _advance(self) -> None:
         """One step: forward, backward, the optimiser, the target branch."""
@@ -266,6 +279,6 @@ class Training:
                 f"{path} (step {self.saved:,}) is the last good checkpoint" if self.saved > 0 else "nothing was saved"
             )
             raise ValueError(
-                f"the loss or its gradient is not finite at step {self.step:,}; {good}; "
+                f"the loss or its gradient is not finite by step {self.step:,}; {good}; "
                 "begin anew with a lower --set optim.lr and --fresh"
             )

@@ -13,9 +13,10 @@ from fastmoco.encoder import Encoder
 from fastmoco.evaluate.knn import top1, vote
 from fastmoco.evaluate.linear import probe
 from fastmoco.images import Images, Source
+from fastmoco.randomness import order
 
-ROOM = 2**30  # bytes of pixels that are kept for the next time; of larger sets an even part is judged by
-HELD_OUT = 5  # of a set without held-out images, every fifth is
+ROOM = 2**30  # bytes of pixels that are kept for the next time; of larger sets a part is judged by
+HELD_OUT = 5  # of a set without held-out images, every fifth of each class is
 
 Answer = dict[str, float]
 
@@ -32,7 +33,9 @@ class Judge:
             self.test, self.test_labels = read(source.val)
         else:
             pixels, labels = read(source.labelled)
-            held = torch.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
+            # Of each class, since a list may have its classes in turn.
+            place = (labels[:, None] == torch.arange(self.classes)).cumsum(0).gather(1, labels[:, None])[:, 0]
+            held = place % HELD_OUT == 0
             self.train, self.train_labels = pixels[~held], labels[~held]
             self.test, self.test_labels = pixels[held], labels[held]
 
@@ -54,6 +57,8 @@ class Judge:
         return {"val/knn_top1": top1(votes, self.test_labels.to(train.device))}
 
     def _embed(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
+        if not len(self.train) or not len(self.test):  # too few images, or none that can be read
+            return None
         train, test = embed(encoder, self.train, device, halt), embed(encoder, self.test, device, halt)
         return None if train is None or test is None else (train, test)
 
@@ -83,7 +88,7 @@ def _gallery(images: Images, size: int, threads: int) -> tuple[UInt8[Tensor, "n 
     """The middle of every image, or of an even part of them, and their labels; without those that cannot be read."""
     assert images.labels is not None
     most = max(1, ROOM // (3 * size * size))
-    index = range(0, len(images), -(-len(images) // most))
+    index = order(0, 0, len(images))[:most].sort().values.tolist()
     album = collect(images, index, threads, partial(middle, size=size))
     assert album is not None, "there is no limit"
     good = torch.tensor([number not in album.bad for number in index])
