@@ -63,13 +63,25 @@ def alike(one, other):
     assert all(value.equal(theirs["learner"][name]) for name, value in ours["learner"].items())
 
 
+def wait_for_a_moment(process, metrics, rng):
+    """Any moment: now and then while it starts, else up to half a second after it has made a step."""
+    if rng.random() < 0.25:
+        time.sleep(rng.uniform(0.2, 3))
+        return
+    before = metrics.stat().st_size if metrics.exists() else 0
+    while process.poll() is None and (metrics.stat().st_size if metrics.exists() else 0) <= before:
+        time.sleep(0.01)
+    time.sleep(rng.uniform(0, 0.5))
+
+
 def kill_until_done(images, out, number, rng, most):
     """Send a signal at a random moment, and start again, until the training is done or has been killed so often."""
     kills = 0
     while kills < most:
         process = start(images, out, "--loader", "stream", "--workers", "1")
-        time.sleep(rng.uniform(2.5, 5))
+        wait_for_a_moment(process, out / "metrics.jsonl", rng)
         if process.poll() is not None:
+            process.communicate()
             break
         os.kill(process.pid, number)
         said = process.communicate(timeout=60)[1]
@@ -116,20 +128,21 @@ def die_while_saving(images, out, moment):
     arguments = command(images, out, "--loader", "stream", "--workers", "0")[3:]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     code = subprocess.run([sys.executable, "-c", DIE, str(moment), *arguments], capture_output=True, env=environment)
-    assert code.returncode == -signal.SIGKILL, code.stderr
+    assert code.returncode in (0, -signal.SIGKILL), code.stderr
+    return code.returncode != 0
 
 
 def test_kills_during_a_save_leave_no_trace(images, whole, tmp_path):
     for moment in (3, 9, 13, 15):
-        die_while_saving(images, tmp_path / "run", moment)
+        assert die_while_saving(images, tmp_path / "run", moment)
     finish(images, tmp_path / "run", "--loader", "stream", "--workers", "1")
     alike(tmp_path / "run", whole)
 
 
 @pytest.mark.slow
 def test_a_kill_at_any_moment_of_a_save_leaves_no_trace(images, whole, tmp_path):
-    for moment in range(1, 31):
-        die_while_saving(images, tmp_path / "run", moment)
+    kills = sum(die_while_saving(images, tmp_path / "run", moment) for moment in range(1, 31))
+    assert kills > 20  # by then it may be done
     finish(images, tmp_path / "run", "--loader", "stream", "--workers", "1")
     alike(tmp_path / "run", whole)
 
