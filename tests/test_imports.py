@@ -16,7 +16,7 @@ ARROW = [
     {"target", "contrast", "pairs", "optim", "protocols", "named"},
     {"recipe", "health", "data"},
     {"methods", "learner", "notation", "augment", "crop"},
-    {"recipes", "cost", "draws", "album"},
+    {"recipes", "cost", "draws", "album", "descent"},
     {"report", "loader", "evaluate"},
     {"run"},
     {"train", "memory"},

@@ -65,20 +65,18 @@ def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
     import torch
 
     from fastmoco import optim
+    from fastmoco.descent import descend
     from fastmoco.draws import Draws
     from fastmoco.learner import Learner
     from fastmoco.loader import choose
 
     draws = Draws(recipe, 0, len(source.train))
     loader = choose(source.train, draws, torch.device("cpu"), way="resident", workers=1, compile=False)
-    learner = Learner(recipe)
+    learner = Learner(recipe).to(memory_format=torch.channels_last)
     optimizer = optim.build(recipe.optim, learner.online)
     spans = []
     for batch in itertools.islice(loader.since(0), steps):
         begun = time.perf_counter()
-        optimizer.zero_grad()
-        learner(loader.views(batch)).backward()
-        optimizer.step()
-        learner.update()
+        descend(learner, optimizer, loader.views(batch))
         spans.append(time.perf_counter() - begun)
     return statistics.median(spans) * draws.per_epoch  # the first steps are slower, and something may come between

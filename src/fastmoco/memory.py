@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from fastmoco import optim
+from fastmoco.descent import descend
 from fastmoco.learner import Learner
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
@@ -28,7 +29,7 @@ def explained(recipe: Recipe, run: Run) -> Iterator[None]:
 
 
 def largest(recipe: Recipe, run: Run) -> int:
-    """The first half, quarter, ... of the batch of which one step fits; 0 if none does."""
+    """The first half, quarter, ... of the batch of which a step fits; 0 if none does."""
     batch = recipe.batch // 2
     while batch >= 2:
         try:
@@ -43,15 +44,13 @@ def largest(recipe: Recipe, run: Run) -> int:
 
 
 def _try(recipe: Recipe, run: Run, batch: int) -> None:
-    """One step on blank views."""
+    """Two steps on blank views."""
     torch.cuda.empty_cache()
-    learner = Learner(recipe).to(run.device)
+    learner = Learner(recipe).to(run.device).to(memory_format=torch.channels_last)
     optimizer = optim.build(recipe.optim, learner.online)
     shapes = [(view.count, batch, 3, view.size, view.size) for view in recipe.views]
-    with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-        loss = learner([torch.zeros(shape, device=run.device) for shape in shapes])
-    loss.backward()
-    optimizer.step()
+    for _ in range(2):  # the second has the optimiser's state, too
+        descend(learner, optimizer, [torch.zeros(shape, device=run.device) for shape in shapes], run.bf16)
 
 
 def _is_memory(error: Exception) -> bool:

@@ -5,10 +5,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from fastmoco import checkpoint, health, optim
 from fastmoco.album import Unreadable
+from fastmoco.descent import descend
 from fastmoco.draws import Draws
 from fastmoco.evaluate.judge import Judge
 from fastmoco.images import Source
@@ -103,7 +103,7 @@ class Training:
             self.batches.close()
 
     def _advance(self) -> None:
-        """One step: forward, backward, the optimiser, the target branch."""
+        """One step, with its batch and its learning rate."""
         assert self.loader is not None
         with self.meter.waiting():
             batch = next(self.batches)
@@ -114,18 +114,7 @@ class Training:
             self.journal.say(f"some images cannot be read and are replaced; {self.unreadable.path} lists them")
         part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
         optim.set_rate(self.optimizer, self.recipe.optim, self.recipe.schedule, part)
-        views = self.loader.views(batch)
-        with torch.autocast(self.run.device.type, torch.bfloat16, enabled=self.run.bf16):
-            loss = self.learner(views)
-        self.optimizer.zero_grad()
-        loss.backward()
-        weights = [weight for weight in self.learner.online.parameters() if weight.grad is not None]
-        norm = get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-        if self.recipe.clip:
-            clip_grads_with_norm_(weights, self.recipe.clip, norm)
-        self.optimizer.step()
-        self.learner.update()
-        self.meter.count(loss.detach(), norm)
+        self.meter.count(*descend(self.learner, self.optimizer, self.loader.views(batch), self.run.bf16))
 
     def save(self) -> None:
         """A checkpoint and the encoder, if there is anything new. What is broken is never saved."""
