@@ -19,7 +19,7 @@ ARROW = [
     {"recipes", "cost", "draws", "album", "descent"},
     {"report", "loader", "evaluate"},
     {"run"},
-    {"train", "memory"},
+    {"train", "memory", "pretrained"},
     {"command"},
     {"demo"},
     {"cli"},

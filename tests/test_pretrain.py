@@ -93,7 +93,7 @@ def test_a_torchvision_encoder_has_torchvisions_keys(images, tmp_path):
 @pytest.mark.parametrize("name", ["resnet18", "timm/test_resnet", "resnet18-small"])
 def test_the_lines_that_are_printed_load_the_encoder(tmp_path, name):
     made = encoder.build(name)
-    save_encoder(tmp_path / "encoder.safetensors", name, made, step=1)
+    save_encoder(tmp_path / "encoder.safetensors", name, made, step=1, size=32)
     names = {}
     exec(snippet(tmp_path / "encoder.safetensors", name), names)
     x = torch.randn(2, 3, 32, 32)

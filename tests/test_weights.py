@@ -10,7 +10,7 @@ from fastmoco.weights import load, save_encoder
 
 def test_what_is_saved_is_loaded(tmp_path):
     made = encoder.build("resnet18-small")
-    save_encoder(tmp_path / "encoder.safetensors", "resnet18-small", made, step=7)
+    save_encoder(tmp_path / "encoder.safetensors", "resnet18-small", made, step=7, size=32)
     net = load(tmp_path)
     assert not net.training
     assert all(value.equal(made.net.state_dict()[name]) for name, value in net.state_dict().items())
@@ -39,7 +39,7 @@ def write_other(path):
         (write_pickle, "is damaged or no safetensors file"),
         (write_torch, "is damaged or no safetensors file"),
         (write_nameless, "does not say which encoder it holds"),
-        (write_other, "does not fit its encoder resnet18: Missing key"),
+        (write_other, "has no 'conv1.weight' .and 119 more., so it is not a resnet18"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, write, words):

@@ -128,7 +128,8 @@ class Training:
         self.saved = self.step
 
     def _save_encoder(self) -> None:
-        save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step)
+        size = max(view.size for view in self.recipe.views)
+        save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step, size)
 
     def _to_keep(self) -> bool:
         return self.run.keep_every > 0 and self.step % self.run.keep_every == 0

@@ -1,23 +1,55 @@
 """An encoder as a file with its library's own keys, and back."""
 
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from fastmoco.checkpoint import write
 from fastmoco.encoder import Encoder, build
 
 FILE = "encoder.safetensors"
+SIZE = 224  # pixels of the images that an encoder takes, where no one says
 
 
-def save_encoder(path: Path, name: str, encoder: Encoder, step: int) -> None:
+@dataclass(frozen=True)
+class Stored:
+    """What an encoder file holds."""
+
+    name: str  # of the encoder
+    step: int
+    size: int  # pixels of the largest views that it has learnt from
+    tensors: dict[str, Tensor]
+
+
+def save_encoder(path: Path, name: str, encoder: Encoder, step: int, size: int) -> None:
     """The weights under torchvision's or timm's own names, and with them how the encoder is called."""
     from safetensors.torch import save
 
     tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.net.state_dict().items()}
-    content = save(tensors, {"encoder": name, "step": str(step), "format": "pt"})
+    content = save(tensors, {"encoder": name, "step": str(step), "size": str(size), "format": "pt"})
     write(path, lambda file: file.write(content))
+
+
+def read(file: Path) -> Stored:
+    """An encoder file; nothing in it is run."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as content:
+            about = content.metadata() or {}
+            tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118
+        step, size = int(about.get("step", -1)), int(about.get("size", SIZE))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{file} is damaged or no safetensors file: {' '.join(str(error).split())[:120]}") from None
+    if not about.get("encoder"):
+        raise ValueError(
+            f"{file} does not say which encoder it holds, so it was not written by fastmoco; `fastmoco import` reads it"
+        )
+    return Stored(about["encoder"], step, size, tensors)
 
 
 def load(path: str | PathLike[str]) -> nn.Module:
@@ -25,26 +57,37 @@ def load(path: str | PathLike[str]) -> nn.Module:
 
     Nothing in the file is run.
     """
-    from safetensors import SafetensorError, safe_open
-
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise ValueError(f"no encoder at {str(path)!r}; give a run folder that holds {FILE}, or such a file")
-    try:
-        with safe_open(file, "pt") as content:
-            name = (content.metadata() or {}).get("encoder", "")
-            tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged or no safetensors file: {' '.join(str(error).split())[:120]}") from None
-    if not name:
-        raise ValueError(f"{file} does not say which encoder it holds; it was not written by fastmoco")
-    net: nn.Module = build(name).net
-    try:
-        net.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split()).partition(": ")[2]
-        raise ValueError(f"{file} does not fit its encoder {name}: {reason[:120]}") from None
+    stored = read(file)
+    net: nn.Module = build(stored.name).net
+    fill(net, stored.tensors, str(file), stored.name)
     return net.eval()
+
+
+def fill(net: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
+    """Put weights into a network, if they are exactly its own; else say the first that is not."""
+    own = net.state_dict()
+    missing, others = [key for key in own if key not in tensors], [key for key in tensors if key not in own]
+    for keys, fault in ((missing, "has no {}"), (others, "has {}, which is left over")):
+        if keys:
+            more = f" (and {len(keys) - 1:,} more)" if len(keys) > 1 else ""
+            raise ValueError(f"{source} {fault.format(repr(keys[0]))}{more}, so it is not a {name}")
+    for key, value in own.items():
+        if value.shape != tensors[key].shape:
+            given, wanted = list(tensors[key].shape), list(value.shape)
+            raise ValueError(f"{source} has {key!r} of shape {given} rather than {wanted}, so it is not a {name}")
+    net.load_state_dict(dict(tensors))
+
+
+def digest(net: nn.Module) -> str:
+    """By what a network's weights are known again."""
+    found = hashlib.sha256()
+    for key, value in net.state_dict().items():
+        found.update(f"{key} {value.dtype} {list(value.shape)}\n".encode())
+        found.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def stored_step(path: Path) -> int:
@@ -59,17 +102,19 @@ def stored_step(path: Path) -> int:
 
 
 def snippet(path: Path, name: str) -> str:
-    """Lines that load the file without this package, where its library alone can make the encoder."""
-    if name.endswith("-small"):
-        return f'import fastmoco\n\nencoder = fastmoco.load("{path}")'
+    """Lines that load the file without this package, in the library that the encoder comes from."""
     if name.startswith("timm/"):
-        library, make = "timm", f'encoder = timm.create_model("{name.removeprefix("timm/")}", num_classes=0)'
+        lines = ["import timm", *_LOADER, f'encoder = timm.create_model("{name.removeprefix("timm/")}", num_classes=0)']
     else:
-        library, make = (
-            "torch\nimport torchvision",
-            f"encoder = torchvision.models.{name}()\nencoder.fc = torch.nn.Identity()",
-        )
-    return (
-        f"import {library}\nfrom safetensors.torch import load_file\n\n"
-        f'{make}\nencoder.load_state_dict(load_file("{path}"))'
-    )
+        builder, _, stem = name.partition("-")
+        lines = ["import torch", "import torchvision", *_LOADER, f"encoder = torchvision.models.{builder}()"]
+        lines += [*(SMALL_STEM if stem else ()), "encoder.fc = torch.nn.Identity()"]
+    return "\n".join([*lines, f'encoder.load_state_dict(load_file("{path}"))'])
+
+
+_LOADER = ("from safetensors.torch import load_file", "")
+# As in encoder.py, for those who have not got it.
+SMALL_STEM = (
+    "encoder.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)",
+    "encoder.maxpool = torch.nn.Identity()",
+)

@@ -1,0 +1,148 @@
+"""The encoder that a user means by WEIGHTS."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fastmoco import checkpoint
+from fastmoco.encoder import RESNETS, Encoder, build
+from fastmoco.names import unknown
+from fastmoco.run import read_recipe
+from fastmoco.weights import FILE, SIZE, fill, read
+
+Side = Literal["online", "target"]
+_BRANCH = {"online": "online", "target": "momentum"}  # the names that a learner gives them
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    encoder: Encoder  # on the CPU, in eval mode
+    name: str  # such as resnet50, resnet18-small, timm/convnext_tiny
+    size: int  # pixels of the images that it has learnt from
+    words: str  # one phrase for people
+    folder: Path | None = None  # its run folder, if it has one
+
+
+def find(
+    weights: str, *, encoder: str = "", branch: Side = "online", seed: int = 0, download: bool = False
+) -> Pretrained:
+    """The encoder of a run folder, a checkpoint or an encoder file, a random one, or a library's own.
+
+    `encoder` says which one is meant where WEIGHTS does not: for `random`, or for a checkpoint outside its run folder.
+    Nothing in a file is run.
+    """
+    if branch not in get_args(Side):
+        raise ValueError(f"--branch {branch}: use {' or '.join(get_args(Side))}")
+    found = _find(weights, encoder, branch, seed, download)
+    if encoder and found.name != encoder:
+        raise ValueError(f"--encoder {encoder}: {weights} holds a {found.name}; leave it out, or give other weights")
+    if branch == "target" and not found.words.endswith("target branch"):
+        raise ValueError(f"--branch target: {weights} has one branch only; give a run folder or a checkpoint")
+    found.encoder.eval()
+    return found
+
+
+def _find(weights: str, encoder: str, branch: Side, seed: int, download: bool) -> Pretrained:
+    path = Path(os.path.expanduser(weights))
+    if path.is_dir():
+        return _read_run(path, branch)
+    if path.is_file():
+        return _read_checkpoint(path, encoder, branch) if path.suffix == ".pt" else _read_encoder(path)
+    library, _, name = weights.partition("/")
+    if library == "random":
+        torch.manual_seed(seed)
+        name = name or encoder or "resnet50"
+        return Pretrained(build(name), name, SIZE, f"{name} with random weights, seed {seed}")
+    if library == "torchvision" and name:
+        return _fill(name, _fetch_torchvision(name, download), weights, SIZE, f"torchvision's {name}")
+    if library == "timm" and name:
+        return _fill(f"timm/{name.partition('.')[0]}", _fetch_timm(name, download), weights, SIZE, f"timm's {name}")
+    raise ValueError(
+        f"no weights at {weights!r}; give a run folder, a checkpoint, an {FILE}, random, torchvision/NAME or timm/NAME"
+    )
+
+
+def _read_run(path: Path, branch: Side) -> Pretrained:
+    if not (path / "recipe.py").is_file():
+        if (path / FILE).is_file():
+            return _read_encoder(path / FILE)
+        raise ValueError(f"{path} is no run folder, as it has no recipe.py; give the folder of a run, or a file")
+    if branch == "target":
+        return _read_checkpoint(path / "checkpoints" / "last.pt", "", branch)
+    if not (path / FILE).is_file():
+        raise ValueError(f"{path} has no {FILE} yet; let it train until its first checkpoint")
+    return _read_encoder(path / FILE)
+
+
+def _read_encoder(file: Path) -> Pretrained:
+    stored = read(file)
+    folder = file.parent if (file.parent / "recipe.py").is_file() else None
+    size = max(view.size for view in read_recipe(folder).views) if folder else stored.size
+    return _fill(stored.name, stored.tensors, str(file), size, f"{stored.name} of {file}", folder)
+
+
+def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
+    folder = file.parent.parent
+    if not file.is_file():
+        raise ValueError(f"{folder} has no {file.name} in checkpoints/; let it train until its first checkpoint")
+    state = checkpoint.load(file)
+    here = (folder / "recipe.py").is_file()
+    if here:
+        recipe = read_recipe(folder)
+        name, size = recipe.encoder, max(view.size for view in recipe.views)
+    elif encoder:
+        name, size = encoder, SIZE
+    else:
+        raise ValueError(f"{file} is not in a run folder, so nothing says what it holds; add --encoder NAME")
+    prefix = f"{_BRANCH[branch]}.encoder.net."
+    learner: dict[str, Any] = state["learner"]
+    tensors = {key.removeprefix(prefix): value for key, value in learner.items() if key.startswith(prefix)}
+    if not tensors:
+        raise ValueError(
+            f"--branch {branch}: {file} has no such branch, as its target is the online branch; leave it out"
+        )
+    words = f"{name} of {file}, step {state['step']:,}, {branch} branch"
+    return _fill(name, tensors, str(file), size, words, folder if here else None)
+
+
+def _fetch_torchvision(name: str, download: bool) -> Mapping[str, Tensor]:
+    import torchvision
+
+    if name not in RESNETS:
+        raise ValueError(unknown("weights", f"torchvision/{name}", [f"torchvision/{known}" for known in RESNETS]))
+    chosen = torchvision.models.get_model_weights(name).DEFAULT
+    file = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rpartition("/")[2]
+    if not file.is_file() and not download:
+        raise ValueError(f"torchvision/{name} is not in {file.parent}; add --download to fetch it")
+    try:
+        tensors: dict[str, Tensor] = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"cannot download torchvision/{name}: {error}; try again, or put it at {file}") from None
+    return {key: value for key, value in tensors.items() if not key.startswith("fc.")}
+
+
+def _fetch_timm(name: str, download: bool) -> Mapping[str, Tensor]:
+    import timm
+
+    if not download:
+        raise ValueError(f"timm/{name}: add --download, with which timm fetches the weights or finds them in its cache")
+    if not timm.is_model(name.partition(".")[0]):
+        raise ValueError(unknown("weights", f"timm/{name}", [f"timm/{known}" for known in timm.list_pretrained()]))
+    try:
+        tensors: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+    except Exception as error:  # of whatever library timm fetches by
+        raise ValueError(f"cannot fetch timm/{name}: {' '.join(str(error).split())[:160]}") from None
+    return tensors
+
+
+def _fill(
+    name: str, tensors: Mapping[str, Tensor], source: str, size: int, words: str, folder: Path | None = None
+) -> Pretrained:
+    made = build(name)
+    fill(made.net, tensors, source, name)
+    return Pretrained(made, name, size, words, folder)
