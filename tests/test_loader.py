@@ -25,12 +25,14 @@ def batches(loader, start=0, count=4):
 
 
 def stream(images, workers=0, seed=0):
-    return Stream(images, Draws(RECIPE, seed, len(images)), CPU, workers, compile=False)
+    return Stream(
+        images, Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, seed, len(images)), CPU, workers, compile=False
+    )
 
 
 def resident(images, seed=0):
     album = collect(images, range(len(images)), threads=2)
-    return Resident(album, Draws(RECIPE, seed, len(images)), CPU, compile=False)
+    return Resident(album, Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, seed, len(images)), CPU, compile=False)
 
 
 def test_views_are_what_a_learner_takes(images):
@@ -67,7 +69,7 @@ def test_resident_is_stream_but_for_the_resampling(images):
 
 
 def test_an_epoch_takes_each_image_at_most_once_and_epochs_take_them_in_another_order(images):
-    draws = Draws(RECIPE, 0, len(images))
+    draws = Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, 0, len(images))
     assert (draws.per_epoch, draws.steps) == (3, 9)
     epochs = [torch.cat([draws.index(step) for step in range(start, start + 3)]) for start in (0, 3, 6)]
     for epoch in epochs:
@@ -79,14 +81,16 @@ def test_views_differ_between_images_views_crops_epochs_and_seeds(images):
     (first, views), *_ = batches(resident(images))
     assert not views[0].equal(views[1])  # two views of the same size
     assert not views[2][0].equal(views[2][1])  # two crops of one view
-    draws = Draws(RECIPE, 0, len(images))
+    draws = Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, 0, len(images))
     sizes = torch.full((6, 2), 24)
     assert not draws.boxes(0, first.index, sizes).equal(draws.boxes(3, first.index, sizes))
-    assert not draws.boxes(0, first.index, sizes).equal(Draws(RECIPE, 1, 20).boxes(0, first.index, sizes))
+    assert not draws.boxes(0, first.index, sizes).equal(
+        Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, 1, 20).boxes(0, first.index, sizes)
+    )
 
 
 def test_crops_and_looks_do_not_use_the_same_numbers(images):
-    draws = Draws(RECIPE, 0, 20_000)
+    draws = Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, 0, 20_000)
     index = torch.arange(2000)
     left = draws.boxes(0, index, torch.full((2000, 2), 1000))[0, :, 0].double()
     flips = torch.stack([look.flip[0].double() for look in (draws.looks(step)[0] for step in range(300))]).flatten()
@@ -127,5 +131,5 @@ def test_small_images_are_kept_on_the_cpu_and_large_ones_are_streamed(tmp_path):
         (small, "stream", Stream),
         (large, "resident", Resident),
     ):
-        draws = Draws(RECIPE, 0, len(images))
+        draws = Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, 0, len(images))
         assert isinstance(choose(images, draws, CPU, way=way, workers=0, compile=False), kind)

@@ -36,7 +36,12 @@ def test_the_loop_is_these_steps(tmp_path):
     ]
     optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=0.1, momentum=0.9, weight_decay=1e-4)
     images = find(str(images)).train
-    loader = Resident(collect(images, range(40), 1), Draws(recipe, 0, 40), torch.device("cpu"), compile=False)
+    loader = Resident(
+        collect(images, range(40), 1),
+        Draws(recipe.views, recipe.batch, recipe.epochs, 0, 40),
+        torch.device("cpu"),
+        compile=False,
+    )
     part = [0.25, 0.4375, 0.625, 0.8125, 1.0] + [(1 + torch.tensor(torch.pi * k / 5).cos()) / 2 for k in range(1, 6)]
     clipped = 0
     for step, batch in enumerate(islice(loader.since(0), 10)):

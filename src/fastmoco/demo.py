@@ -70,7 +70,7 @@ def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
     from fastmoco.learner import Learner
     from fastmoco.loader import choose
 
-    draws = Draws(recipe, 0, len(source.train))
+    draws = Draws(recipe.views, recipe.batch, recipe.epochs, 0, len(source.train))
     loader = choose(source.train, draws, torch.device("cpu"), way="resident", workers=1, compile=False)
     learner = Learner(recipe).to(memory_format=torch.channels_last)
     optimizer = optim.build(recipe.optim, learner.online)

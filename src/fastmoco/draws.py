@@ -9,7 +9,7 @@ from torch import Tensor
 from fastmoco.augment import Look, draw
 from fastmoco.crop import boxes
 from fastmoco.randomness import key, order
-from fastmoco.recipe import Recipe
+from fastmoco.recipe import View
 
 PLACE, LOOK = range(2)  # what a key is used for
 
@@ -18,37 +18,44 @@ PLACE, LOOK = range(2)  # what a key is used for
 class Draws:
     """The draws of one training; its first step is 0."""
 
-    recipe: Recipe
+    views: tuple[View, ...]
+    batch: int
+    epochs: int
     seed: int
     images: int  # in the set
+    # The paper does not say what becomes of the incomplete batch at the end of an epoch; we drop it, as MoCo v3 does.
+    # Labels are too dear for that: a classifier's last batch is filled with images from the beginning of the epoch.
+    fill: bool = False
 
     @property
     def per_epoch(self) -> int:
-        """Steps in an epoch. The paper does not say; we drop the incomplete batch at its end, as MoCo v3 does."""
-        return self.images // self.recipe.batch
+        """Steps in an epoch."""
+        return -(-self.images // self.batch) if self.fill else self.images // self.batch
 
     @property
     def steps(self) -> int:
-        return self.per_epoch * self.recipe.epochs
+        return self.per_epoch * self.epochs
 
     def index(self, step: int) -> Int64[Tensor, " b"]:
         """The images of a step."""
         epoch, place = divmod(step, self.per_epoch)
-        return order(self.seed, epoch, self.images)[place * self.recipe.batch :][: self.recipe.batch]
+        visited = order(self.seed, epoch, self.images)
+        taken = visited[place * self.batch :][: self.batch]
+        return torch.cat([taken, visited[: self.batch - len(taken)]])
 
     def looks(self, step: int) -> list[Look]:
         """For each view how its crops look, (count, batch) of them."""
-        keys = torch.split(self._keys(step, self.index(step), LOOK), [view.count for view in self.recipe.views])
-        return [draw(view.augment, each) for view, each in zip(self.recipe.views, keys, strict=True)]
+        keys = torch.split(self._keys(step, self.index(step), LOOK), [view.count for view in self.views])
+        return [draw(view.augment, each) for view, each in zip(self.views, keys, strict=True)]
 
     def boxes(self, step: int, index: Int64[Tensor, " n"], sizes: Int64[Tensor, "n 2"]) -> Int64[Tensor, "crops n 4"]:
         """Where every crop of every view lies in these images, of which width and height are given."""
         keys = self._keys(step, index, PLACE)
-        scale = torch.tensor([view.scale for view in self.recipe.views for _ in range(view.count)])
+        scale = torch.tensor([view.scale for view in self.views for _ in range(view.count)])
         flat = boxes(keys.flatten(), sizes.repeat(len(keys), 1), scale.repeat_interleave(len(index), dim=0))
         return flat.view(*keys.shape, 4)
 
     def _keys(self, step: int, index: Int64[Tensor, " n"], use: int) -> Int64[Tensor, "crops n"]:
         """Of all crops, numbered over the whole table of views."""
-        crops = torch.arange(sum(view.count for view in self.recipe.views))
+        crops = torch.arange(sum(view.count for view in self.views))
         return key(self.seed, step // self.per_epoch, index, crops[:, None], use)

@@ -7,13 +7,13 @@ import re
 import warnings
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import commonpath
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 import PIL.Image
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Int64, Shaped, UInt8
 from PIL.Image import Image
 
 from fastmoco import shards
@@ -33,6 +33,8 @@ class Images(Protocol):
     def read(self, index: int) -> Image: ...  # RGB
 
     def name(self, index: int) -> str: ...  # a path, shards-000.tar/a/b.jpg, cifar10/train/17
+
+    def stamp(self) -> str: ...  # another when the images or their labels have changed; the same if the set was moved
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,24 @@ def fingerprint(images: Images) -> dict[str, str | int]:
     above = len(commonpath([os.path.dirname(name) for name in names]))
     text = "\n".join(name[above:] for name in names)
     return {"images": len(images), "names": hashlib.sha256(text.encode()).hexdigest()[:12]}
+
+
+def _digest(labels: Sequence[int] | None, classes: tuple[str, ...], *arrays: Shaped[np.ndarray, "..."]) -> str:
+    """One word for all of this; the shape of each array keeps it apart from the next."""
+    found = hashlib.sha256(repr((labels is None, classes)).encode())
+    for each in (np.array([] if labels is None else labels, np.int64), *arrays):
+        found.update(f"{each.dtype} {each.shape}\n".encode())
+        found.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()[:16]
+
+
+def _state(path: bytes) -> tuple[int, int]:
+    """Size and time of change; a file that is not there, or out of reach, has a state too."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return -1, -1
+    return state.st_size, state.st_mtime_ns
 
 
 def decode(content: bytes) -> Image:
@@ -121,6 +141,10 @@ class Files:
     def name(self, index: int) -> str:
         return shards.show(self._path(index))
 
+    def stamp(self) -> str:
+        states = np.array([_state(self._path(index)) for index in range(len(self))], np.int64)
+        return _digest(self.labels, self.classes, self.paths, states)
+
     def _path(self, index: int) -> bytes:
         return os.path.join(self.root, bytes(self.paths[index]))
 
@@ -143,6 +167,10 @@ class Shards:
     def name(self, index: int) -> str:
         return self.index.name(index)
 
+    def stamp(self) -> str:
+        index = self.index
+        return _digest(self.labels, self.classes, index.stamps, index.shards, index.names, index.offsets, index.sizes)
+
 
 @final
 @dataclass(eq=False)
@@ -162,3 +190,35 @@ class Pixels:
 
     def name(self, index: int) -> str:
         return f"{self.origin}/{index}"
+
+    def stamp(self) -> str:
+        return _digest(self.labels, self.classes, self.pixels)
+
+
+@final
+@dataclass(eq=False)
+class Part:
+    """Some images of a set, with its classes."""
+
+    images: Images
+    index: Int64[np.ndarray, " part"]  # their places in the set
+    labels: Sequence[int] | None = field(init=False)
+    classes: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert ((self.index >= 0) & (self.index < len(self.images))).all(), "a place outside the set"
+        labels = self.images.labels
+        self.labels = None if labels is None else array("q", np.array(labels, np.int64)[self.index].tolist())
+        self.classes = self.images.classes
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, index: int) -> Image:
+        return self.images.read(int(self.index[index]))
+
+    def name(self, index: int) -> str:
+        return self.images.name(int(self.index[index]))
+
+    def stamp(self) -> str:
+        return _digest(self.labels, self.classes, np.array([self.images.stamp()], np.bytes_), self.index)

@@ -63,7 +63,7 @@ class Cuts(Dataset[Batch]):
         self.draws = draws
 
     def __getitem__(self, step: int) -> Batch:
-        index, views = self.draws.index(step), self.draws.recipe.views
+        index, views = self.draws.index(step), self.draws.views
         crops = [torch.empty(view.count, len(index), 3, view.size, view.size, dtype=torch.uint8) for view in views]
         stacks = [(view, stack) for view, each in zip(views, crops, strict=True) for stack in each]
         bad: dict[int, str] = {}
@@ -110,7 +110,7 @@ class Stream:
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
         return [
             self.finish(crops.to(self.device, non_blocking=True), look.to(self.device), view)
-            for crops, look, view in zip(batch.parts, batch.looks, self.cuts.draws.recipe.views, strict=True)
+            for crops, look, view in zip(batch.parts, batch.looks, self.cuts.draws.views, strict=True)
         ]
 
 
@@ -134,14 +134,14 @@ class Resident:
     def _draw(self, step: int) -> Batch:
         index = self.draws.index(step)
         where = self.draws.boxes(step, index, self.sizes[index])
-        counts = [view.count for view in self.draws.recipe.views]
+        counts = [view.count for view in self.draws.views]
         return Batch(index, self.draws.looks(step), list(torch.split(where, counts)), self.bad, len(self.pixels))
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]:
         images = self.pixels[batch.index.to(self.device, non_blocking=True)]
         return [
             self.finish(images, where.to(self.device, non_blocking=True), look.to(self.device), view)
-            for where, look, view in zip(batch.parts, batch.looks, self.draws.recipe.views, strict=True)
+            for where, look, view in zip(batch.parts, batch.looks, self.draws.views, strict=True)
         ]
 
 

@@ -28,7 +28,7 @@ class Training:
 
     def __init__(self, recipe: Recipe, run: Run, source: Source, folder: Path) -> None:
         self.recipe, self.run, self.source, self.folder = recipe, run, source, folder
-        self.draws = Draws(recipe, run.seed, len(source.train))
+        self.draws = Draws(recipe.views, recipe.batch, recipe.epochs, run.seed, len(source.train))
         torch.manual_seed(run.seed)
         self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
         self.learner.to(memory_format=torch.channels_last)  # faster on a CPU, too
