@@ -6,7 +6,8 @@ from fastmoco import encoder
 from fastmoco.album import middle
 from fastmoco.augment import normalise
 from fastmoco.data import find
-from fastmoco.evaluate.judge import Judge, embed
+from fastmoco.evaluate.features import embed
+from fastmoco.evaluate.judge import Judge
 
 CPU = torch.device("cpu")
 

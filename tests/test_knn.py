@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastmoco.evaluate.knn import top1, vote
+from fastmoco.evaluate.knn import vote
+from fastmoco.evaluate.scores import top1
 
 CLASSES = 5
 

@@ -1,13 +1,22 @@
 """The command line. Heavy imports happen inside the verbs, so that every --help answers at once."""
 
+import contextlib
+import functools
+import io
+import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import tyro
 
+from fastmoco import assess, compare
 from fastmoco.command import Settings, flat, pretrain
 from fastmoco.demo import demo
+from fastmoco.embedding import embed
+from fastmoco.export import export
+from fastmoco.foreign import import_
+from fastmoco.names import unknown
 
 
 def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE]")] = "") -> None:
@@ -46,15 +55,26 @@ def show(
         raise ValueError(f"{row}: {error}") from None
 
 
-VERBS: dict[str, Callable[..., object]] = {"pretrain": pretrain, "demo": demo, "recipes": recipes, "show": show}
+VERBS: dict[str, Callable[..., object]] = {
+    "pretrain": pretrain,
+    "evaluate knn": assess.knn,
+    "evaluate linear": assess.linear,
+    "evaluate semi": assess.semi,
+    "evaluate finetune": assess.finetune,
+    "evaluate gain": compare.gain,
+    "embed": embed,
+    "export": export,
+    "import": import_,
+    "demo": demo,
+    "recipes": recipes,
+    "show": show,
+}
 
 
 def main() -> None:
     """Run a verb. A user's mistake is a ValueError, and ends in one line with exit code 2."""
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            VERBS, prog="fastmoco", description="Fast-MoCo: self-supervised learning with combinatorial patches."
-        )
+        _read(sys.argv[1:])()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
     except OSError as error:
@@ -63,6 +83,53 @@ def main() -> None:
         _stop(str(error))
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
         sys.exit(128 + (error.args[0] if error.args else 2))
+
+
+def _read(words: list[str]) -> Callable[[], object]:
+    """What the words ask for, ready to be run."""
+    verb = next((verb for verb in VERBS if words[: len(verb.split())] == verb.split()), None)
+    if verb is not None:
+        return _parse(verb, words[len(verb.split()) :])
+    verbs = {verb: function for verb, function in VERBS.items() if words and verb.split()[0] == words[0]}
+    rest = words[1:] if verbs else words
+    if rest and not rest[0].startswith("-"):
+        given = " ".join(words[: len(words) - len(rest) + 1])
+        raise ValueError(unknown("command", given, list(verbs or VERBS)) + "; see fastmoco --help")
+    # Only the help of several verbs is left to be asked for.
+    tyro.extras.subcommand_cli_from_dict(
+        verbs or VERBS,
+        prog="fastmoco",
+        description="Fast-MoCo: self-supervised learning with combinatorial patches.",
+        args=["--help"],
+    )
+    raise AssertionError("the help ends the process")
+
+
+def _parse(verb: str, words: list[str]) -> Callable[[], object]:
+    """Let tyro read the flags of a verb, and tell its complaint in one line."""
+    function, complaint = VERBS[verb], io.StringIO()
+
+    @functools.wraps(function)
+    def later(*given: object, **flags: object) -> object:
+        return functools.partial(function, *given, **flags)
+
+    try:
+        with contextlib.redirect_stderr(complaint):
+            call: Any = tyro.cli(later, prog=f"fastmoco {verb}", args=words)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise ValueError(f"{_brief(complaint.getvalue())}; see fastmoco {verb} --help") from None
+    return functools.partial(call)
+
+
+def _brief(complaint: str) -> str:
+    """The first part of what tyro says in a box, and the flag that it suggests, if any."""
+    inside = [line.strip("│ ") for line in complaint.splitlines() if line.startswith("│")]
+    parts = [[line for line in part.split("\n") if line] for part in re.split(r"\n(?:─*)\n", "\n".join(inside))]
+    said = " ".join(parts[0]).rstrip(".")
+    near = next((part[1].split(",")[-1].split()[0] for part in parts if part[0].startswith("Perhaps you meant")), "")
+    return f"{said}; perhaps {near}" if near else said
 
 
 def _stop(message: str) -> NoReturn:

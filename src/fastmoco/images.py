@@ -78,24 +78,6 @@ def fingerprint(images: Images) -> dict[str, str | int]:
     return {"images": len(images), "names": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
-def _digest(labels: Sequence[int] | None, classes: tuple[str, ...], *arrays: Shaped[np.ndarray, "..."]) -> str:
-    """One word for all of this; the shape of each array keeps it apart from the next."""
-    found = hashlib.sha256(repr((labels is None, classes)).encode())
-    for each in (np.array([] if labels is None else labels, np.int64), *arrays):
-        found.update(f"{each.dtype} {each.shape}\n".encode())
-        found.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()[:16]
-
-
-def _state(path: bytes) -> tuple[int, int]:
-    """Size and time of change; a file that is not there, or out of reach, has a state too."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return -1, -1
-    return state.st_size, state.st_mtime_ns
-
-
 def decode(content: bytes) -> Image:
     """The first frame of an encoded image, as RGB."""
     _hush()
@@ -115,6 +97,24 @@ def _hush() -> None:
     if [tuple(each) for each in warnings.filters[:2]] != [("ignore", None, each, _PIL, 0) for each in remarks]:
         for each in reversed(remarks):
             warnings.filterwarnings("ignore", category=each, module=_PIL.pattern)
+
+
+def _digest(labels: Sequence[int] | None, classes: tuple[str, ...], *arrays: Shaped[np.ndarray, "..."]) -> str:
+    """One word for all of this; the shape of each array keeps it apart from the next."""
+    found = hashlib.sha256(repr((labels is None, classes)).encode())
+    for each in (np.array([] if labels is None else labels, np.int64), *arrays):
+        found.update(f"{each.dtype} {each.shape}\n".encode())
+        found.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()[:16]
+
+
+def _state(path: bytes) -> tuple[int, int]:
+    """Size and time of change; a file that is not there, or out of reach, has a state too."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return -1, -1
+    return state.st_size, state.st_mtime_ns
 
 
 # Lists of paths and labels would be copied page by page into every forked worker, as reading them counts references.

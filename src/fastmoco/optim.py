@@ -106,18 +106,21 @@ def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, schedule: Schedule,
 
 
 class Lars(torch.optim.Optimizer):
-    """SGD whose steps on matrices and kernels have a length in proportion to the weights, whatever the weight decay."""
+    """SGD whose steps on matrices and kernels have a length in proportion to the weights, whatever the weight decay.
+
+    A group with `all` adapts biases and norms as well.
+    """
 
     def __init__(self, groups: list[dict[str, Any]], optim: LARS) -> None:
         values = {name: getattr(optim, name) for name in ("lr", "momentum", "weight_decay", "trust")}
-        super().__init__(groups, values)
+        super().__init__(groups, {**values, "all": False})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             moving = [weight for weight in group["params"] if weight.grad is not None]
-            self._move([weight for weight in moving if weight.ndim > 1], group, adapt=True)
-            self._move([weight for weight in moving if weight.ndim <= 1], group, adapt=False)
+            self._move([weight for weight in moving if weight.ndim > 1 or group["all"]], group, adapt=True)
+            self._move([weight for weight in moving if not (weight.ndim > 1 or group["all"])], group, adapt=False)
 
     def _move(self, weights: list[Tensor], group: dict[str, Any], adapt: bool) -> None:
         steps = [weight.grad for weight in weights if weight.grad is not None]

@@ -37,6 +37,22 @@ class Detect:
     trials: int = 1
 
 
+@dataclass(frozen=True)
+class Finetune:
+    """All weights on a labelled set, small or large. The paper has no such evaluation: these values are ours.
+
+    AdamW, a warm-up and a cosine, no label smoothing. Each stage of the encoder has `decay` of the rate of the next.
+    """
+
+    epochs: int = 30
+    steps: int = 500  # at least: a small set is passed more often
+    lr: float = 1e-3
+    decay: float = 0.75
+    weight_decay: float = 0.05
+    warmup: float = 0.1  # of all steps
+    batch: int = 64
+
+
 linear_100 = Linear()
 linear_20 = Linear(epochs=10, lr=1.6)  # after 20 epochs of pre-training
 semi_1 = Semi(0.01, epochs=60, lr=5e2, encoder_lr=0.0)

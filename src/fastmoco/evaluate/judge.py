@@ -4,19 +4,20 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from fastmoco.album import collect, middle
-from fastmoco.augment import normalise
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.knn import top1, vote
-from fastmoco.evaluate.linear import probe
+from fastmoco.evaluate.features import ROOM, embed
+from fastmoco.evaluate.knn import vote
+from fastmoco.evaluate.probe import probe
+from fastmoco.evaluate.scores import top1
 from fastmoco.images import Images, Source
+from fastmoco.parts import hold_out
 from fastmoco.randomness import order
 
-ROOM = 2**30  # bytes of pixels that are kept for the next time; of larger sets a part is judged by
-HELD_OUT = 5  # of a set without held-out images, every fifth of each class is
+BLOCK = 256  # images that pass an encoder at once
 
 Answer = dict[str, float]
 
@@ -33,10 +34,8 @@ class Judge:
             self.test, self.test_labels = read(source.val)
         else:
             pixels, labels = read(source.labelled)
-            # Of each class, since a list may have its classes in turn.
-            place = (labels[:, None] == torch.arange(self.classes)).cumsum(0).gather(1, labels[:, None])[:, 0]
-            held = place % HELD_OUT == 0
-            self.train, self.train_labels = pixels[~held], labels[~held]
+            rest, held = map(torch.from_numpy, hold_out(labels.tolist(), self.classes))
+            self.train, self.train_labels = pixels[rest], labels[rest]
             self.test, self.test_labels = pixels[held], labels[held]
 
     def neighbours(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> Answer:
@@ -59,35 +58,15 @@ class Judge:
     def _embed(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
         if not len(self.train) or not len(self.test):  # too few images, or none that can be read
             return None
-        train, test = embed(encoder, self.train, device, halt), embed(encoder, self.test, device, halt)
+        train = embed(encoder, torch.split(self.train, BLOCK), device, halt)
+        test = embed(encoder, torch.split(self.test, BLOCK), device, halt)
         return None if train is None or test is None else (train, test)
-
-
-@torch.no_grad()
-def embed(
-    encoder: Encoder,
-    pixels: UInt8[Tensor, "n 3 size size"],
-    device: torch.device,
-    halt: Callable[[], bool] = lambda: False,
-    block: int = 256,
-) -> Float[Tensor, "n d"] | None:
-    """The embeddings of whole images, by running statistics; None if told to halt. The encoder is left as it was."""
-    training = encoder.training
-    encoder.eval()
-    found = []
-    for part in torch.split(pixels, block):
-        if halt():
-            break
-        # Not through __call__: a compiled encoder would be compiled again for images of this size.
-        found.append(encoder.forward(normalise(part.to(device).float() / 255)).float())
-    encoder.train(training)
-    return torch.cat(found) if sum(map(len, found)) == len(pixels) else None
 
 
 def _gallery(images: Images, size: int, threads: int) -> tuple[UInt8[Tensor, "n 3 {size} {size}"], Int64[Tensor, " n"]]:
     """The middle of every image, or of an even part of them, and their labels; without those that cannot be read."""
     assert images.labels is not None
-    most = max(1, ROOM // (3 * size * size))
+    most = max(1, ROOM // (3 * size * size))  # of larger sets a part is judged by
     index = order(0, 0, len(images))[:most].sort().values.tolist()
     album = collect(images, index, threads, partial(middle, size=size))
     assert album is not None, "there is no limit"

@@ -5,6 +5,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fastmoco.evaluate.scores import tops
+from fastmoco.evaluate.subject import Answers, Subject
+
+COUNTS = (20, 200)  # neighbours that vote
+
+
+def evaluate(subject: Subject) -> Answers:
+    """Top-1 and top-5 of the held-out images by the votes of their nearest among the others; nothing is trained."""
+    bank, queries = subject.features()
+    for k in COUNTS:
+        yield from tops(f"knn{k}", vote(queries.x, bank.x, bank.labels, subject.classes, k), queries.labels)
+
 
 @torch.no_grad()
 def vote(
@@ -41,14 +53,14 @@ def vote(
     return torch.cat(votes)
 
 
-def top1(scores: Float[Tensor, "q classes"], labels: Int[Tensor, " q"]) -> float:
-    """How many are right, in percent; of equal scores the first counts."""
-    return 100 * (scores.argmax(1) == labels).double().mean().item()
-
-
 def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int[Tensor, "q {k}"]:
     """The k highest places of each row in rising order. Of equals the first; topk alone may take any of them."""
-    last = cosines.topk(k).values[:, -1:]
-    nearer, tied = cosines > last, cosines == last
-    chosen = nearer | (tied & (tied.cumsum(1) <= k - nearer.sum(1, keepdim=True)))
-    return chosen.nonzero()[:, 1].view(-1, k)
+    if k == cosines.shape[1]:
+        return torch.arange(k, device=cosines.device).expand(len(cosines), k)
+    values, places = cosines.topk(k + 1)
+    nearest = places[:, :k].sort(1).values
+    for row in (values[:, k - 1] == values[:, k]).nonzero()[:, 0].tolist():  # rare: only there topk had a choice
+        nearer = (cosines[row] > values[row, k]).nonzero()[:, 0]
+        tied = (cosines[row] == values[row, k]).nonzero()[: k - len(nearer), 0]
+        nearest[row] = torch.cat([nearer, tied]).sort().values
+    return nearest

@@ -1,58 +1,87 @@
-"""A linear classifier on features that were extracted once."""
+"""The paper's linear evaluation: a classifier on the frozen encoder, by LARS (section 4.2 and Table 6)."""
 
-import math
+from contextlib import closing
+from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
-from torch import Tensor
+from torch import nn
 
-# Tried on overlapping Gaussians, 500 to 10,000 in 64 or 512 dimensions: about a point below the best of four
-# logistic regressions, with L2 penalties from none to strong.
-RATE, DECAY = 1e-2, 0.1
-STEPS, SMALLEST = 40, 64  # in an epoch, and images in a batch: more images make larger batches, and not more steps
+from fastmoco.evaluate.features import Features, Tensors, remembered
+from fastmoco.evaluate.fit import Classifier, Course, Embeddings, cosine, draws, fit
+from fastmoco.evaluate.progress import Progress
+from fastmoco.evaluate.scores import tops
+from fastmoco.evaluate.subject import Answers, Subject
+from fastmoco.optim import LARS, Lars
+from fastmoco.protocols import Linear
+
+IMAGENET = 1_281_167  # images; the paper's rate and batch are for so many
+STEPS = 32  # in an epoch at least, where the set allows them
 
 
-def probe(
-    train: Float[Tensor, "n d"],
-    train_labels: Int[Tensor, " n"],
-    test: Float[Tensor, "q d"],
-    classes: int,
-    seed: int = 0,
-    epochs: int = 100,
-) -> Float[Tensor, "q {classes}"]:
-    """The scores of a classifier trained in seconds: a quick judgement, and not the paper's protocol.
+def suited(protocol: Linear, images: int) -> Linear:
+    """The same protocol for a set of another size; for ImageNet it is the paper's.
 
-    That one augments the images again in every epoch and takes LARS; see `protocols.Linear`.
+    LARS makes each step a part of the weights' own length, so it is the rate times the number of steps that says how
+    far a classifier can get. The paper does not say what to do on a small set; we keep that product.
     """
-    if not (train.isfinite().all() and test.isfinite().all()):
-        raise ValueError("features are not finite, so no classifier can be trained; the training has diverged")
-    # Evaluations run without gradient, but this one needs its own.
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(train.device.type, enabled=False):
-        mean, spread = _measure(train.float())
-        x, y = (train.float() - mean) / spread, train_labels.long()
-        weight = torch.zeros(classes, x.shape[1], device=x.device, requires_grad=True)
-        bias = torch.zeros(classes, device=x.device, requires_grad=True)
-        # A bias that decays would hide that some classes are rare.
-        groups = [{"params": [weight], "weight_decay": DECAY}, {"params": [bias], "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups)
-        generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees the same order
-        batch = max(SMALLEST, math.ceil(len(x) / STEPS))
-        starts = range(0, len(x), batch)
-        for epoch in range(epochs):
-            order = torch.randperm(len(x), generator=generator).to(x.device)
-            for number, start in enumerate(starts):
-                done = (epoch + number / len(starts)) / epochs
-                for group in optimizer.param_groups:
-                    group["lr"] = RATE * (1 + math.cos(math.pi * done)) / 2
-                chosen = order[start : start + batch]
-                loss = F.cross_entropy(F.linear(x[chosen], weight, bias), y[chosen])
-                weight.grad, bias.grad = torch.autograd.grad(loss, (weight, bias))
-                optimizer.step()
-        return F.linear((test.float() - mean) / spread, weight, bias).detach()
+    batch = min(protocol.batch, max(1, images // STEPS))
+    return replace(protocol, batch=batch, lr=protocol.lr * _steps(IMAGENET, protocol.batch) / _steps(images, batch))
 
 
-def _measure(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
-    """Mean and spread of each dimension; one that only rounding moves is left as it is."""
-    spread, mean = torch.std_mean(x, 0, correction=0)
-    return mean, torch.where(spread > 1e-6 * mean.abs(), spread, 1.0)
+def course(protocol: Linear) -> Course:
+    """LARS adapts weights and bias alike, without weight decay, as SimSiam's does; the rate falls with every step."""
+
+    def build(classifier: Classifier) -> torch.optim.Optimizer:
+        group = {"params": list(classifier.head.parameters()), "all": True}
+        return Lars([group], LARS(lr=protocol.lr, weight_decay=0.0))
+
+    return Course(repr(protocol), protocol.epochs, protocol.batch, build, cosine)
+
+
+def evaluate(subject: Subject, protocol: Linear) -> Answers:
+    """Every image is cropped and flipped anew in every epoch, and passes the encoder each time."""
+    classifier = subject.classifier(frozen=True)
+    subject.learn(course(protocol), classifier, "linear classifier")
+    _, test = subject.features()
+    yield from tops("linear", classifier.head(test.x).detach(), test.labels)
+
+
+def evaluate_cached(subject: Subject, protocol: Linear, looks: int) -> Answers:
+    """The same classifier, but the crops of the first epochs take turns, so that each is embedded once.
+
+    With as many looks as epochs it is the protocol itself.
+    """
+    plan = course(protocol)
+    train, (_, test) = look(subject, plan, min(looks, protocol.epochs)), subject.features()
+    classifier = Classifier(nn.Identity(), test.x.shape[1], subject.classes, True, subject.seed).to(subject.device)
+    feed = Embeddings(train, draws(plan, len(subject.train), subject.seed, subject.frame.size))
+    known = f"{subject.known} {looks} looks"
+    fit(classifier, feed, plan, bf16=False, what="linear classifier", known=known)
+    yield from tops("linear", classifier.head(test.x).detach(), test.labels)
+
+
+def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
+    """Embeddings of the crops of the first epochs of a course."""
+    feed = subject.feed(replace(plan, epochs=looks))
+    what = f"embedding {looks} crops of each image"
+
+    @torch.no_grad()
+    def make() -> Tensors:
+        x = torch.zeros(looks, len(subject.train), subject.encoder.width)
+        labels = torch.zeros(looks, len(subject.train), dtype=torch.long)
+        with closing(feed.since(0)) as examples, Progress(what, looks * len(subject.train)) as progress:
+            for step, (views, given) in enumerate(examples):
+                epoch, index = step // feed.draws.per_epoch, feed.draws.index(step)
+                x[epoch, index], labels[epoch, index] = subject.encoder(views).float().cpu(), given.cpu()
+                progress.add(len(index))
+        return {"x": x, "labels": labels}
+
+    found = remembered(make, subject.known, repr(feed.draws))
+    places = torch.arange(len(subject.train))
+    pairs = zip(found["x"].to(subject.device), found["labels"].to(subject.device), strict=True)
+    return [Features(x, places, labels) for x, labels in pairs]
+
+
+def _steps(images: int, batch: int) -> int:
+    """In an epoch; the last batch is filled up."""
+    return -(-images // batch)

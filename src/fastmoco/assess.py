@@ -1,0 +1,356 @@
+"""`fastmoco evaluate`: from flags to a subject, and from its answers to a table and a record."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastmoco.evaluate.features import Frame
+    from fastmoco.evaluate.subject import Subject
+    from fastmoco.images import Images, Source
+    from fastmoco.pretrained import Pretrained
+    from fastmoco.protocols import Semi
+
+Weights = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
+Data = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Float = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
+
+WIDE, PART = 224, 7 / 8  # from so many pixels on, images are shown as ImageNet's are: 224 from the middle of 256
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every evaluation lets a user choose."""
+
+    encoder: Str = ""
+    """which one, for random weights or a checkpoint outside its run folder."""
+    branch: Literal["online", "target"] = "online"
+    """of a run folder or a checkpoint: the branch that learns, or the momentum branch that follows it."""
+    recalibrate: Flag = False
+    """estimate the statistics of batch norm again, on whole images; training may have shown it patches only."""
+    size: Int = None
+    """pixels of an image; by default as in the encoder's training."""
+    crop: Float = None
+    """the part of the short side that is shown; by default 0.875 from 224 px on, and 1 below."""
+    seed: int = 0
+    """of random weights, the order of the images, their crops, and which labels are taken."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto is a GPU if there is one."""
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    """of networks that learn; auto is bf16 where a GPU has it. Embeddings are extracted in float32."""
+    workers: Int = None
+    """that read images; by default as many as there are cores, and two without a GPU."""
+    download: Flag = False
+    """fetch a set or weights by name, if they are not there."""
+
+
+Shared = Annotated[Terms, tyro.conf.arg(name="")]
+USUAL = Terms()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An evaluation that is about to begin: what the user named, and what was found there."""
+
+    weights: str
+    data: str
+    terms: Terms
+    out: Path  # the file to add results to
+    found: "Pretrained"
+    subject: "Subject"
+    begun: float
+
+
+def knn(weights: Weights, data: Data, *, out: Str = "", terms: Shared = USUAL) -> dict[str, float]:
+    """By nearest neighbours: of 20, and of 200, each votes with the weight exp(cosine / 0.07). Nothing is trained.
+
+    Args:
+        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
+        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
+        out: the file to add results to; by default results.json in the run folder, or in the current one.
+    """
+    from fastmoco.evaluate.knn import evaluate
+
+    bench = prepare(weights, data, out, terms)
+    return conclude(bench, "knn", "weighted, temperature 0.07, exact", evaluate(bench.subject))
+
+
+def linear(
+    weights: Weights,
+    data: Data,
+    *,
+    cached: Flag = False,
+    looks: int = 10,
+    preset: Literal["suited", "paper", "paper-20"] = "suited",
+    epochs: Int = None,
+    lr: Float = None,
+    batch: Int = None,
+    out: Str = "",
+    terms: Shared = USUAL,
+) -> dict[str, float]:
+    """By a linear classifier on the frozen encoder: the paper's protocol, by LARS with new crops in every epoch.
+
+    Args:
+        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
+        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
+        cached: the same classifier, but the crops of the first epochs take turns: each is embedded once.
+        looks: crops of each image, if cached.
+        preset: paper is 90 epochs at rate 0.8 and batch 4096, paper-20 what the paper takes after 20 epochs of
+            pre-training; suited is paper with rate and batch for a set of this size, the same on ImageNet.
+        epochs: instead of the preset's.
+        lr: instead of the preset's.
+        batch: instead of the preset's.
+        out: the file to add results to; by default results.json in the run folder, or in the current one.
+    """
+    from fastmoco import protocols
+    from fastmoco.evaluate.linear import evaluate, evaluate_cached, suited
+
+    bench = prepare(weights, data, out, terms)
+    images = len(bench.subject.train)
+    chosen = protocols.linear_20 if preset == "paper-20" else protocols.linear_100
+    chosen = suited(chosen, images) if preset == "suited" else chosen
+    chosen = replace(chosen, epochs=epochs or chosen.epochs, lr=lr or chosen.lr, batch=batch or chosen.batch)
+    answers = evaluate_cached(bench.subject, chosen, looks) if cached else evaluate(bench.subject, chosen)
+    return conclude(bench, "linear", f"{chosen}{', cached, {looks} looks' if cached else ''}", answers)
+
+
+def semi(
+    weights: Weights,
+    data: Data,
+    *,
+    labels: str = "0.01",
+    preset: Literal["tuned", "paper"] = "tuned",
+    epochs: Int = None,
+    lr: Float = None,
+    encoder_lr: Float = None,
+    out: Str = "",
+    terms: Shared = USUAL,
+) -> dict[str, float]:
+    """By learning from few labels: the classifier fast, the encoder slowly or not at all.
+
+    Args:
+        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
+        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
+        labels: a part of each class, such as 0.01, or a list of files such as SimCLR's 1percent.txt.
+        preset: tuned tries five rates for the classifier on a held-out part of the labelled images; paper takes the
+            5e2 that the paper prints. Below 5 % of the labels both are the paper's 1 % setting, else its 10 %.
+        epochs: instead of the preset's.
+        lr: of the classifier, instead of the preset's.
+        encoder_lr: instead of the preset's.
+        out: the file to add results to; by default results.json in the run folder, or in the current one.
+    """
+    from fastmoco.evaluate.semi import evaluate, evaluate_tuned
+
+    bench = prepare(weights, data, out, terms, labels)
+    chosen = _semi(bench, data, epochs, lr, encoder_lr)
+    tune = preset == "tuned" and lr is None
+    answers = evaluate_tuned(bench.subject, chosen) if tune else evaluate(bench.subject, chosen)
+    return conclude(bench, "semi", f"{chosen}{', tuned' if tune else ''}, labels {labels}", answers)
+
+
+def finetune(
+    weights: Weights,
+    data: Data,
+    *,
+    labels: str = "1.0",
+    epochs: Int = None,
+    lr: Float = None,
+    decay: Float = None,
+    batch: Int = None,
+    out: Str = "",
+    terms: Shared = USUAL,
+) -> dict[str, float]:
+    """By fine-tuning all weights: AdamW with lower rates for earlier stages, a warm-up and a cosine.
+
+    Args:
+        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
+        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
+        labels: a part of each class, such as 0.1, or a list of files.
+        epochs: 30 by default; a small set is passed more often, for 500 steps.
+        lr: of the classifier; 0.001 by default.
+        decay: the rate of each stage as a part of the next one's; 0.75 by default.
+        batch: 64 by default.
+        out: the file to add results to; by default results.json in the run folder, or in the current one.
+    """
+    from fastmoco.evaluate.finetune import evaluate
+    from fastmoco.protocols import Finetune
+
+    bench = prepare(weights, data, out, terms, labels)
+    usual = Finetune()
+    chosen = replace(
+        usual,
+        epochs=epochs or usual.epochs,
+        steps=0 if epochs else usual.steps,
+        lr=lr or usual.lr,
+        decay=decay or usual.decay,
+        batch=batch or usual.batch,
+    )
+    return conclude(bench, "finetune", f"{chosen}, labels {labels}", evaluate(bench.subject, chosen))
+
+
+def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Bench:
+    """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
+    from fastmoco import data as sets
+    from fastmoco import results
+    from fastmoco.evaluate.features import Gallery
+    from fastmoco.evaluate.subject import Subject
+
+    weights, data = str(weights), str(data)  # in Python, paths are welcome too
+    sight = see(weights, terms)
+    train, test, words = split(sets.find(data, terms.download), data)
+    train = take(train, labels, terms.seed) if labels else train
+    path = Path(out or (sight.found.folder or Path()) / results.FILE)
+    results.read(path)  # a file that cannot be added to is told now, and not after hours
+    print(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(train):,} images' if labels else ''}")
+    if terms.recalibrate:
+        sight.recalibrate(train)
+    encoder, frame, device, workers = sight.found.encoder, sight.frame, sight.device, sight.workers
+    test_gallery = Gallery(test, frame, workers)
+    subject = Subject(encoder, train, test_gallery, frame, device, workers, terms.seed, sight.bf16)
+    return Bench(weights, data, terms, path, sight.found, subject, time.monotonic())
+
+
+@dataclass(frozen=True)
+class Sight:
+    """An encoder on its device, and how it is shown images there."""
+
+    found: "Pretrained"
+    frame: "Frame"
+    device: "torch.device"
+    workers: int
+    bf16: bool
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.found.words}, at {self.frame.size} px on {self.device}"
+
+    def recalibrate(self, images: "Images") -> None:
+        from fastmoco.evaluate.features import Gallery, recalibrate
+
+        recalibrate(self.found.encoder, Gallery(images, self.frame, self.workers), self.device)
+
+
+def see(weights: str, terms: Terms) -> Sight:
+    """The encoder that a user means, ready to be shown images of a size that it can take."""
+    import torch
+
+    from fastmoco import pretrained, run
+    from fastmoco.evaluate.features import Frame
+
+    device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
+    found = pretrained.find(
+        weights, encoder=terms.encoder, branch=terms.branch, seed=terms.seed, download=terms.download
+    )
+    size = found.size if terms.size is None else terms.size
+    part = (PART if size >= WIDE else 1.0) if terms.crop is None else terms.crop
+    if not 1 <= size <= 10_000 or not 0 < part <= 1:
+        raise ValueError(f"--size {size} --crop {part:g}: use 1 to 10,000 pixels, and a part above 0 and up to 1")
+    found.encoder.admit(size, size)
+    found.encoder.to(device).to(memory_format=torch.channels_last)
+    return Sight(found, Frame(size, part), device, workers, bf16)
+
+
+def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Run an evaluation to its end, show what it found, and add it to the records."""
+    from fastmoco import results
+    from fastmoco.journal import clock
+
+    found = dict(answers)
+    seconds = time.monotonic() - bench.begun
+    subject, terms = bench.subject, bench.terms
+    left_out = len(subject.test.bad)
+    results.show(found)
+    record = {
+        "evaluation": name,
+        "settings": settings,
+        "weights": bench.weights,
+        "encoder": bench.found.name,
+        "branch": terms.branch,
+        "recalibrated": terms.recalibrate,
+        "data": bench.data,
+        "train": len(subject.train),
+        "test": len(subject.test) - left_out,
+        "size": subject.frame.size,
+        "crop": subject.frame.part,
+        "seed": terms.seed,
+        "device": subject.device.type,
+        "seconds": round(seconds, 1),
+        "results": found,
+    }
+    results.add(bench.out, record)
+    if left_out:
+        print(f"{left_out:,} held-out images cannot be read and are left out, such as {_first_bad(subject)}")
+    print(f"{clock(seconds)}, added to {bench.out}")
+    return found
+
+
+def split(source: "Source", data: str) -> "tuple[Images, Images, str]":
+    """Labelled images to learn from and held-out ones, and what to say of them."""
+    from fastmoco.images import Part
+    from fastmoco.parts import hold_out
+
+    if source.labelled is None or source.labelled.labels is None:
+        raise ValueError(
+            f"{data} has no labels, which an evaluation needs; put its images into class folders, or give a list with "
+            "a class number after each path"
+        )
+    train, words = source.labelled, source.words
+    if source.val is not None:
+        assert source.val.labels is not None
+        assert train.labels is not None
+        absent = [train.classes[number] for number in sorted(set(train.labels) - set(source.val.labels))]
+        if absent:
+            words += f", none of class {absent[0]!r}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+        return train, source.val, words
+    assert train.labels is not None
+    rest, held = hold_out(train.labels, len(train.classes))
+    if not len(held):
+        raise ValueError(f"{data} has no val/ folder, and no class of five images or more to hold one out of; add some")
+    return Part(train, rest), Part(train, held), f"{words}; no val/, so every fifth of each class is held out"
+
+
+def take(train: "Images", labels: str, seed: int) -> "Images":
+    """A part of the labelled images: of each class, or by a list."""
+    from fastmoco.images import Part
+    from fastmoco.parts import by_fraction, by_list
+
+    try:
+        fraction = float(labels)
+    except ValueError:
+        if not Path(labels).is_file():
+            raise ValueError(f"--labels {labels}: no such list; give a file, or a part such as 0.01") from None
+        return Part(train, by_list(train, labels))
+    return train if fraction == 1 else Part(train, by_fraction(train, fraction, seed))
+
+
+def _semi(bench: Bench, data: str, epochs: int | None, lr: float | None, encoder_lr: float | None) -> "Semi":
+    """The paper's setting for 1 % or for 10 % of the labels, whichever is nearer, with what the user has changed."""
+    from fastmoco import protocols
+    from fastmoco.images import Part
+
+    train = bench.subject.train
+    whole = train.images if isinstance(train, Part) else train
+    fraction = len(train) / len(whole)
+    nearer = protocols.semi_1 if fraction < 0.05 else protocols.semi_10
+    return replace(
+        nearer,
+        fraction=round(fraction, 4),
+        epochs=epochs or nearer.epochs,
+        lr=nearer.lr if lr is None else lr,
+        encoder_lr=nearer.encoder_lr if encoder_lr is None else encoder_lr,
+    )
+
+
+def _first_bad(subject: "Subject") -> str:
+    number, reason = next(iter(subject.test.bad.items()))
+    return f"{subject.test.images.name(number)}: {reason}"

@@ -1,0 +1,100 @@
+"""The model card of an exported encoder: what its run folder knows, and nothing about the machine that made it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastmoco.formats import MEAN, STD
+from fastmoco.journal import kept
+from fastmoco.notation import brief
+from fastmoco.pretrained import Pretrained
+from fastmoco.run import read_recipe
+
+
+def describe(found: Pretrained, branch: str, loading: str, library: str) -> str:
+    """The text of the card; `loading` are the lines that load the encoder in the library."""
+    front = ["---", f"library_name: {library}", "pipeline_tag: image-feature-extraction", "tags:"]
+    front += [*(f"- {tag}" for tag in ("self-supervised-learning", "contrastive-learning", "fastmoco")), "---"]
+    side = ", momentum copy" if branch == "target" else ""
+    parts = [
+        [
+            *front,
+            "",
+            f"# {found.name}{side}",
+            "",
+            f"An encoder of images: embeddings of {found.encoder.width} numbers.",
+        ],
+        ["## How to load it", "", "```python", loading, "```", "", _input(found)],
+    ]
+    if found.folder:
+        parts += [["## Training", "", *_training(found.folder)], _numbers(found.folder, branch)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _input(found: Pretrained) -> str:
+    return (
+        f"It takes RGB images, usually of {found.size} px, with pixels from 0 to 1 that are normalised by "
+        f"mean {MEAN} and deviation {STD}."
+    )
+
+
+def _training(folder: Path) -> Iterator[str]:
+    """A line for each thing that is known of a run."""
+    recipe, about = read_recipe(folder), _read(folder / "run.json")
+    about = about if isinstance(about, dict) else {}
+    images = about.get("images")
+    done = max((line.get("epoch", 0.0) for line in kept(folder / "metrics.jsonl", sys.maxsize)), default=0.0)
+    known = {
+        "recipe": _row(about.get("row")),
+        "data": " ".join(filter(None, (_last(about.get("data")), f"({images:,} images)" if _number(images) else ""))),
+        "epochs": str(recipe.epochs) if done >= recipe.epochs else f"{done:g} of {recipe.epochs}",
+        "batch": str(recipe.batch),
+        "seed": str(about.get("seed", "")),
+        "versions": ", ".join(f"{name} {about[name]}" for name in ("fastmoco", "torch", "python") if name in about),
+    }
+    yield "Pre-trained without labels by `fastmoco`, which has the methods of the paper"
+    yield "[Fast-MoCo](https://arxiv.org/abs/2207.08220); the recipe says which."
+    yield ""
+    yield from (f"- {name}: {value}" for name, value in known.items() if value)
+    yield from ("", "```python", brief(recipe), "```")
+
+
+def _numbers(folder: Path, branch: str) -> list[str]:
+    """A table of all that was measured: by the training itself, and by later evaluations."""
+    lines = []
+    newest = {name: line for line in kept(folder / "metrics.jsonl", sys.maxsize) for name in line}
+    for name in sorted(name for name in newest if name.startswith("val/") and _number(newest[name][name])):
+        lines.append(f"| {name} | step {newest[name]['step']:,} of the training | {newest[name][name]:.4g} |")
+    records = _read(folder / "results.json")
+    for record in records if isinstance(records, list) else []:
+        results = record.get("results") if isinstance(record, dict) else None
+        for name, value in results.items() if isinstance(results, dict) else ():
+            if _number(value):
+                place = ", ".join(filter(None, (_last(record.get("evaluation")), _last(record.get("data")))))
+                lines.append(f"| {name} | {place} | {value:.4g} |")
+    note = ["Those of the training are of the online branch.", ""] if branch == "target" else []
+    return ["## Results", "", *note, "| number | of | value |", "|---|---|---|", *lines] if lines else []
+
+
+def _read(file: Path) -> Any:
+    """What a JSON file holds, or None where there is none that can be read: a card says what is known."""
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _last(path: object) -> str:
+    """The last name of a path, as the folders before it are the user's own affair."""
+    return Path(path).name if isinstance(path, str) else ""
+
+
+def _row(name: object) -> str:
+    """The name of a row, which is no path unless it is of the user's own file."""
+    return _last(name) if not isinstance(name, str) or ".py:" in name else name
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

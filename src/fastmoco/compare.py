@@ -1,0 +1,146 @@
+"""`fastmoco evaluate gain`: whether pre-training has helped, as a table and a figure."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastmoco.assess import USUAL, Bench, Data, Int, Shared, Str, Weights, conclude, prepare
+
+if TYPE_CHECKING:
+    from fastmoco.evaluate.subject import Subject
+    from fastmoco.protocols import Finetune
+
+Record = dict[str, Any]
+RANDOM, THIS, IMAGENET = "random init", "this encoder", "ImageNet"
+METHODS = {"linear": "linear probe", "finetune": "fine-tuning"}
+
+
+def gain(
+    weights: Weights, data: Data, *, seeds: int = 3, epochs: Int = None, out: Str = "", terms: Shared = USUAL
+) -> dict[str, float]:
+    """Did pre-training help? This encoder beside random weights and, where they can be had, ImageNet's.
+
+    By a linear probe and by fine-tuning, with 1, 5, 20 and 100 % of the labels. Each number is kept in gain.jsonl,
+    beside the results, so the same command goes on where it was stopped; gain.md has the table, gain.png the figure.
+
+    Args:
+        weights: a run folder, a checkpoint or an encoder file.
+        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
+        seeds: how often each is repeated, with other labels, another order and other random weights.
+        epochs: of fine-tuning; by default 30, and at least 500 steps.
+        out: the file to add results to; by default results.json in the run folder, or in the current one.
+    """
+    from fastmoco import plots
+    from fastmoco.checkpoint import write
+    from fastmoco.protocols import Finetune
+    from fastmoco.report import print_table
+
+    if seeds < 1 or (epochs is not None and epochs < 1):
+        raise ValueError(f"--seeds {seeds} --epochs {epochs}: use 1 or more")
+    bench = prepare(weights, data, out, terms)
+    folder = bench.out.parent
+    protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
+    records = _measure(_subjects(bench, seeds), seeds, protocol, folder / "gain.jsonl")
+    columns, lines = tabulate(records)
+    print_table(columns, lines)
+    rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
+    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    write(folder / "gain.md", lambda file: file.write(text.encode()))
+    plots.gain(records, folder / "gain.png", f"Did pre-training help? {bench.found.name} on {Path(data).name}")
+    print(f"top-1 in percent, mean and standard deviation of {seeds}; see {folder / 'gain.md'} and gain.png")
+    means = [
+        (f"{encoder}/{method}/{share:g}%", mean)
+        for encoder, method, points in _averages(records)
+        for share, mean, _ in points
+    ]
+    return conclude(bench, "gain", f"{protocol}, {seeds} seeds", means)
+
+
+def tabulate(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """A column for each share of the labels, a line for each method and encoder."""
+    shares = sorted({record["labels"] for record in records})
+    lines = [
+        [METHODS[method], encoder, *(_spell(mean, spread) for _, mean, spread in points)]
+        for encoder, method, points in _averages(records)
+    ]
+    return ["", "encoder", *(f">{share:g} % of labels" for share in shares)], lines
+
+
+def _spell(mean: float, spread: float) -> str:
+    return f"{mean:.1f}" if math.isnan(spread) else f"{mean:.1f} ± {spread:.1f}"
+
+
+def _averages(records: Sequence[Record]) -> Iterator[tuple[str, str, list[tuple[float, float, float]]]]:
+    from fastmoco.plots import average
+
+    for method, encoder in dict.fromkeys((record["method"], record["encoder"]) for record in records):
+        alike = [each for each in records if (each["method"], each["encoder"]) == (method, encoder)]
+        yield encoder, method, average(alike)
+
+
+def _subjects(bench: Bench, seeds: int) -> "dict[str, list[Subject]]":
+    """For each kind of weights, and each seed, the same images with another encoder."""
+    import torch
+
+    from fastmoco.encoder import RESNETS
+    from fastmoco.pretrained import find
+
+    def put(weights: str, seed: int) -> "Subject":
+        made = find(weights, seed=seed, download=bench.terms.download)
+        encoder = made.encoder.to(bench.subject.device).to(memory_format=torch.channels_last)
+        return replace(bench.subject, encoder=encoder)
+
+    name = bench.found.name
+    found = {RANDOM: [put(f"random/{name}", seed) for seed in range(seeds)], THIS: [bench.subject] * seeds}
+    if name in RESNETS:
+        try:
+            found[IMAGENET] = [put(f"torchvision/{name}", 0)] * seeds
+        except ValueError as error:
+            print(f"without ImageNet's weights: {error}")
+    return found
+
+
+def _measure(subjects: "dict[str, list[Subject]]", seeds: int, protocol: "Finetune", path: Path) -> list[Record]:
+    """Every number of the table; those that are in the file already are not made again."""
+    from fastmoco.evaluate.gain import measure, trials
+
+    kept = _read(path)
+    todo = trials(list(subjects), seeds)
+    records = []
+    for number, trial in enumerate(todo, start=1):
+        subject = subjects[trial.encoder][trial.seed]
+        # Lower rates are for stages that have learnt something: random weights get the full rate everywhere.
+        value = replace(protocol, decay=1.0) if trial.encoder == RANDOM else protocol
+        words = f"{trial} {value if trial.method == 'finetune' else ''} {subject.known} {subject.frame}"
+        known = hashlib.sha256(words.encode()).hexdigest()[:16]
+        if known not in kept:
+            kept[known] = {**asdict(trial), "top1": measure(subject, trial, value), "known": known}
+            _append(path, kept[known])
+        records.append(kept[known])
+        told = f"{METHODS[trial.method]}, {trial.labels:g} % of labels, {trial.encoder}, seed {trial.seed}"
+        print(f"{number}/{len(todo)}  {told}: {kept[known]['top1']:.1f}", flush=True)
+    return records
+
+
+def _read(path: Path) -> dict[str, Record]:
+    """The numbers of earlier calls. A line that was cut off by a kill is not one."""
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            found[record["known"]] = record
+    return found
+
+
+def _append(path: Path, record: Record) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,99 @@
+"""`fastmoco embed`: the embeddings of a set as a file for other tools."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastmoco.assess import USUAL, Data, Flag, Shared, Weights, see
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fastmoco.evaluate.features import Features
+    from fastmoco.images import Images
+
+    Columns = dict[str, np.ndarray]
+
+KINDS = (".npz", ".parquet")
+
+
+def embed(
+    weights: Weights, data: Data, *, out: str = "features.npz", overwrite: Flag = False, terms: Shared = USUAL
+) -> Path:
+    """Write the embedding of every image of a set, with its path, its split, and its label if it has one.
+
+    Args:
+        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
+        data: a folder of images, a text list of paths, tar shards, or a set such as cifar10; labels are not needed.
+        out: a .npz or .parquet file; its columns are path, split, label and embedding.
+        overwrite: replace the file if it exists.
+    """
+    import numpy as np
+
+    from fastmoco import data as sets
+    from fastmoco.checkpoint import write
+    from fastmoco.evaluate.features import Gallery, extract
+
+    path = Path(out)
+    _refuse(path, overwrite)
+    sight, source = see(str(weights), terms), sets.find(str(data), terms.download)
+    print(f"{sight.words}\n{data}: {source.words}")
+    if terms.recalibrate:
+        sight.recalibrate(source.train)
+    parts, bad = [], 0
+    for split, images in (("train", source.train), ("val", source.val)):
+        if images is not None:
+            gallery = Gallery(images, sight.frame, sight.workers)
+            found = extract(sight.found.encoder, gallery, sight.device, f"embedding {split}")
+            parts.append(_columns(split, images, found))
+            bad += len(gallery.bad)
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    content = _npz(columns) if path.suffix == ".npz" else _parquet(columns)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, lambda file: file.write(content))
+    count, width = columns["embedding"].shape
+    print(f"{count:,} embeddings of {width:,} numbers are in {path}{f'; {bad:,} images cannot be read' if bad else ''}")
+    return path
+
+
+def _refuse(path: Path, overwrite: bool) -> None:
+    """What cannot be written is told now, and not after hours."""
+    if path.suffix not in KINDS:
+        raise ValueError(f"--out {path}: use a file that ends in {' or '.join(KINDS)}")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists and is kept; give another --out, or --overwrite")
+    if path.suffix == ".parquet":
+        _parquet({})
+
+
+def _columns(split: str, images: "Images", found: "Features") -> "Columns":
+    import numpy as np
+
+    labels = [images.classes[label] if label >= 0 else "" for label in found.labels.tolist()]
+    return {
+        "path": np.array([images.name(place) for place in found.index.tolist()]),
+        "split": np.array([split] * len(labels)),
+        "label": np.array(labels),
+        "embedding": found.x.cpu().numpy(),
+    }
+
+
+def _npz(columns: "Columns") -> bytes:
+    """Numbers and text only, which load without pickle."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **columns)
+    return buffer.getvalue()
+
+
+def _parquet(columns: "Columns") -> bytes:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("a .parquet file needs pyarrow: pip install 'fast-moco[parquet]', or give a .npz") from None
+    whole = {name: list(column) if column.ndim > 1 else column for name, column in columns.items()}
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(whole), buffer)
+    return buffer.getvalue()

@@ -1,0 +1,66 @@
+"""What is judged: an encoder, the labelled images that it is judged by, and where that is computed."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fastmoco.encoder import Encoder
+from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract
+from fastmoco.evaluate.fit import Classifier, Course, Pictures, draws, fit
+from fastmoco.images import Images
+from fastmoco.weights import digest
+
+Answers = Iterator[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    encoder: Encoder  # on the device
+    train: Images  # with labels, to learn a classifier from
+    test: Gallery  # held-out images with labels
+    frame: Frame
+    device: torch.device
+    workers: int
+    seed: int
+    bf16: bool
+
+    @property
+    def classes(self) -> int:
+        return len(self.train.classes)
+
+    @property
+    def known(self) -> str:
+        """By what weights and images are known again."""
+        return f"{digest(self.encoder)} {self.train.stamp()} {self.bf16}"
+
+    def features(self) -> tuple[Features, Features]:
+        """Embeddings to learn from and to be tested by; from the disk where they are known."""
+        gallery = Gallery(self.train, self.frame, self.workers)
+        return (
+            embedded(self.encoder, gallery, self.device, "embedding images to learn from"),
+            embedded(self.encoder, self.test, self.device, "embedding held-out images"),
+        )
+
+    def classifier(self, frozen: bool) -> Classifier:
+        """A new head on the encoder, or on a copy of it that may change."""
+        encoder = self.encoder if frozen else copy.deepcopy(self.encoder)
+        made = Classifier(encoder, self.encoder.width, self.classes, frozen, self.seed).to(self.device)
+        return made.to(memory_format=torch.channels_last)
+
+    def learn(self, course: Course, classifier: Classifier, what: str) -> None:
+        """Train a classifier on this subject's images, cropped and flipped."""
+        fit(classifier, self.feed(course), course, bf16=self.bf16, what=what, known=self.known)
+
+    def feed(self, course: Course) -> Pictures:
+        """The images to learn from, as a course asks for them."""
+        plan = draws(course, len(self.train), self.seed, self.frame.size)
+        return Pictures(self.train, plan, self.device, self.workers)
+
+    def ask(self, classifier: Classifier, what: str) -> tuple[Float[Tensor, "q classes"], Int64[Tensor, " q"]]:
+        """A classifier's scores of the held-out images, and their labels."""
+        found = extract(classifier, self.test, self.device, what)
+        return found.x, found.labels

@@ -1,0 +1,123 @@
+"""An encoder as other libraries read it: the command `fastmoco export`."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+import tyro
+
+if TYPE_CHECKING:
+    from fastmoco.formats import Format
+    from fastmoco.pretrained import Pretrained
+
+To = Literal["torchvision", "timm", "detectron2", "onnx", "safetensors", "hub-folder"]
+
+_Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+_Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
+
+
+def export(
+    weights: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")],
+    *,
+    to: To,
+    out: _Str = "",
+    encoder: _Str = "",
+    branch: Literal["online", "target"] = "online",
+    size: _Int = None,
+    download: tyro.conf.FlagCreatePairsOff[bool] = False,
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> Path:
+    """Write an encoder for another library, load it back there, compare embeddings, and print lines that use it.
+
+    Args:
+        weights: a run folder, a checkpoint, an encoder.safetensors, random, torchvision/NAME or timm/NAME.
+        to: a state dict for torchvision (.pth), timm (.safetensors) or detectron2 (.pkl); an ONNX graph; the encoder
+            file of this package; or a folder for the Hugging Face hub, with a model card.
+        out: the file or folder; by default export/ in the run folder, or the current folder, and a plain name.
+        encoder: resnet50, resnet18-small, timm/NAME, ..., where WEIGHTS does not say.
+        branch: target is the momentum copy, of a run folder or a checkpoint.
+        size: pixels of the images to compare on, and of an ONNX graph; by default those that it has learnt from.
+        download: fetch torchvision's or timm's weights if they are not there.
+        overwrite: replace what is at --out.
+    """
+    from fastmoco.formats import FORMATS
+    from fastmoco.pretrained import find
+
+    if to not in get_args(To):
+        raise ValueError(f"--to {to}: use {', '.join(get_args(To))}")
+    if size is not None and size < 1:
+        raise ValueError(f"--size {size}: use the pixels of an image's side, such as 224")
+    found = find(str(weights), encoder=encoder, branch=branch, download=download)
+    found = replace(found, size=size or found.size)
+    form = FORMATS[to]
+    form.refuse(found.name)
+    found.encoder.admit(found.size, found.size)
+    path = Path(out).expanduser() if out else _place(found, branch, form.ending)
+    _refuse_place(path, overwrite, folder=to == "hub-folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place until it is known to be right; what goes wrong is removed with the folder.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as aside:
+        fresh = Path(aside) / path.name
+        words = _make(fresh, to, form, found)
+        if to == "hub-folder":
+            _add_card(fresh, found, branch, form)
+        if path.is_dir():
+            path.replace(Path(aside) / "before")
+        fresh.replace(path)
+    print(f"{found.words}\n{path}: {words}\n\n{form.paste(path, found)}")
+    return path
+
+
+def _make(fresh: Path, to: str, form: "Format", found: "Pretrained") -> str:
+    """Write it, load it back by its library, and say how far its embeddings are from ours; else a refusal."""
+    import torch
+
+    from fastmoco.formats import compare
+
+    images = torch.randn(3, 3, found.size, found.size, generator=torch.Generator().manual_seed(0))
+    try:
+        form.write(fresh, found)
+        apart, largest = compare(found.encoder, form.load(fresh, found), images)
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # a library can fail in any way on a model that it does not expect
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise ValueError(f"--to {to}: {found.name} cannot be written and loaded back: {reason}") from None
+    if not apart <= form.tolerance * largest:  # also where one of them is not a number
+        raise ValueError(
+            f"--to {to}: {fresh.name} was removed, as its embeddings differ by {apart:.2g} of up to {largest:.2g} "
+            "when it is loaded back; use --to safetensors, and tell us"
+        )
+    return f"loaded back, the largest difference is {apart:.2g} in embeddings of up to {largest:.2g}"
+
+
+def _add_card(folder: Path, found: "Pretrained", branch: str, form: "Format") -> None:
+    from fastmoco.card import describe
+    from fastmoco.checkpoint import write
+    from fastmoco.formats import CARD, small
+
+    library = "pytorch" if small(found.name) else "timm"
+    text = describe(found, branch, form.paste(Path(folder.name), found), library)
+    write(folder / CARD, lambda file: file.write(text.encode()))
+
+
+def _place(found: "Pretrained", branch: str, ending: str) -> Path:
+    side = "-target" if branch == "target" else ""
+    name = f"{found.name.removeprefix('timm/')}{side}{ending}"
+    return found.folder / "export" / name if found.folder else Path(name)
+
+
+def _refuse_place(path: Path, overwrite: bool, folder: bool) -> None:
+    """What exists is kept; what is no export of this kind is kept even from --overwrite."""
+    from fastmoco.formats import CARD, CONFIG, MODEL
+
+    if not path.exists():
+        return
+    if not overwrite:
+        raise ValueError(f"{path} exists and is kept; add --overwrite, or give another --out")
+    if path.is_dir() != folder:
+        raise ValueError(f"{path} is a {'file' if folder else 'folder'}; give another --out")
+    others = sorted({entry.name for entry in path.iterdir()} - {MODEL, CONFIG, CARD}) if folder else []
+    if others:
+        raise ValueError(f"{path} holds {others[0]!r}, so it is no export; give another --out")

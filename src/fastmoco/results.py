@@ -1,0 +1,48 @@
+"""What evaluations found: a table for people, and records that are added to a file."""
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastmoco import __version__
+from fastmoco.checkpoint import write
+from fastmoco.report import print_table
+
+FILE = "results.json"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file; none if there is no file yet. One that is something else is refused, and stays."""
+    if not path.exists():
+        return []
+    try:
+        records = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be added to: {error}; give another --out") from None
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise ValueError(f"{path} holds no list of records, so nothing can be added; give another --out")
+    return records
+
+
+def add(path: Path, record: Mapping[str, Any]) -> None:
+    """One more record, with what made it. What was there stays."""
+    versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    records = [*read(path), {**record, **versions, "when": time.strftime("%Y-%m-%d %H:%M:%S%z")}]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, lambda file: file.write((json.dumps(records, indent=1) + "\n").encode()))
+
+
+def show(results: Mapping[str, float]) -> None:
+    """Top-1 and top-5 side by side; other numbers below."""
+    names = dict.fromkeys(name.rpartition("/top")[0] for name in results if "/top" in name)
+    lines = [[name, *(f"{results[f'{name}/top{k}']:.2f}" for k in (1, 5))] for name in names]
+    if lines:
+        print_table(["", ">top-1", ">top-5"], lines)
+        for name, value in results.items():
+            if "/top" not in name:
+                print(f"{name} {value:g}")
