@@ -40,7 +40,7 @@ def loaded(done):
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("arguments", [("--help",), *((verb, "--help") for verb in VERBS)])
+@pytest.mark.parametrize("arguments", [("--help",), *((*verb.split(), "--help") for verb in VERBS)])
 def test_help_needs_no_torch(arguments):
     done = run(*arguments)
     assert done.returncode == 0

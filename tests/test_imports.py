@@ -9,7 +9,7 @@ import fastmoco
 
 ROOT = Path(fastmoco.__file__).parent
 ARROW = [
-    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "meter", "shards"},
+    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "meter", "shards", "flags"},
     {"patches", "encoder", "heads", "support", "journal", "shapes"},
     {"branch", "merge", "weights", "images", "detectron"},
     {"steps", "folders", "parts", "foreign"},

@@ -26,13 +26,13 @@ def test_embeddings_are_those_of_whole_images_by_running_statistics_and_leave_no
     images = find(str(paint(tmp_path, 7))).train
     pixels = torch.stack([middle(images.read(index), 16) for index in range(7)])
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = embed(net, pixels, CPU, block=3)
+    found = embed(net, torch.split(pixels, 3), CPU)
     assert net.training
     assert all(value.equal(before[name]) for name, value in net.state_dict().items())
     by_hand = torch.cat([net.eval()(normalise(each[None] / 255)) for each in pixels]).detach()
     net.train()
     torch.testing.assert_close(found, by_hand)
-    assert embed(net, pixels, CPU, halt=lambda: True) is None
+    assert embed(net, [pixels], CPU, halt=lambda: True) is None
 
 
 def test_without_held_out_images_a_fifth_of_each_class_is_held_out_and_does_not_vote(tmp_path):

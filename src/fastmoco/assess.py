@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from fastmoco.flags import Data, Flag, Float, Int, Side, Str, Weights
+
 if TYPE_CHECKING:
     import torch
 
@@ -16,13 +18,6 @@ if TYPE_CHECKING:
     from fastmoco.images import Images, Source
     from fastmoco.pretrained import Pretrained
     from fastmoco.protocols import Semi
-
-Weights = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
-Data = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-Flag = tyro.conf.FlagCreatePairsOff[bool]
-Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
-Float = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
-Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
 
 WIDE, PART = 224, 7 / 8  # from so many pixels on, images are shown as ImageNet's are: 224 from the middle of 256
 
@@ -33,7 +28,7 @@ class Terms:
 
     encoder: Str = ""
     """which one, for random weights or a checkpoint outside its run folder."""
-    branch: Literal["online", "target"] = "online"
+    branch: Side = "online"
     """of a run folder or a checkpoint: the branch that learns, or the momentum branch that follows it."""
     recalibrate: Flag = False
     """estimate the statistics of batch norm again, on whole images; training may have shown it patches only."""

@@ -20,7 +20,7 @@ _FACTORS, _ORDER = slice(6, 10), slice(10, 14)
 _COUNT = 14
 
 # Of the red, green and blue of ImageNet's images.
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def change(x: Float[Tensor, "*n 3 h w"], look: Look, augment: Augment) -> Float[
 def normalise(x: Float[Tensor, "*n 3 h w"]) -> Float[Tensor, "*n 3 h w"]:
     """To mean 0 and deviation 1 over ImageNet."""
     # Numbers, not a tensor of them, which would be sent to the device at each call.
-    channels = zip(x.unbind(-3), _MEAN, _STD, strict=True)
+    channels = zip(x.unbind(-3), MEAN, STD, strict=True)
     return torch.stack([(channel - mean) / std for channel, mean, std in channels], -3)
 
 

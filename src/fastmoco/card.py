@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastmoco.formats import MEAN, STD
+from fastmoco.augment import MEAN, STD
 from fastmoco.journal import kept
 from fastmoco.notation import brief
 from fastmoco.pretrained import Pretrained

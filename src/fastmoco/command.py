@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from fastmoco.flags import Data, Flag, Int, Str
+
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
 
@@ -20,8 +22,6 @@ USUAL = {
 }
 OTHERS = "pocket/photos"
 
-_Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
-_Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
 # In Python a list of words; on the command line several at once, and the flag several times.
 Settings = Annotated[
     Sequence[str] | tuple[tuple[str, ...], ...],
@@ -31,27 +31,27 @@ Settings = Annotated[
 
 
 def pretrain(
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    data: Data,
     *,
-    recipe: _Str = "",
-    out: _Str = "",
-    epochs: _Int = None,
+    recipe: Str = "",
+    out: Str = "",
+    epochs: Int = None,
     batch: Annotated[int | None, tyro.conf.arg(metavar="INT", aliases=["-b"], help_behavior_hint="")] = None,
-    encoder: _Str = "",
-    size: _Int = None,
+    encoder: Str = "",
+    size: Int = None,
     set: Settings = (),
     seed: int = 0,
     device: str = "auto",
     precision: Literal["auto", "bf16", "float32"] = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
     loader: Literal["auto", "stream", "resident"] = "auto",
-    workers: _Int = None,
+    workers: Int = None,
     log_every: int = 20,
     save_every: int = 500,
     keep_every: int = 0,
     knn_every: int = 10,
-    download: tyro.conf.FlagCreatePairsOff[bool] = False,
-    fresh: tyro.conf.FlagCreatePairsOff[bool] = False,
+    download: Flag = False,
+    fresh: Flag = False,
 ) -> Path:
     """Pre-train an encoder on images, without labels. The same command again goes on where it was stopped.
 

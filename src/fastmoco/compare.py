@@ -10,7 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastmoco.assess import USUAL, Bench, Data, Int, Shared, Str, Weights, conclude, prepare
+from fastmoco.assess import USUAL, Bench, Shared, conclude, prepare
+from fastmoco.flags import Data, Int, Str, Weights
 
 if TYPE_CHECKING:
     from fastmoco.evaluate.subject import Subject

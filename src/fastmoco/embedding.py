@@ -4,7 +4,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastmoco.assess import USUAL, Data, Flag, Shared, Weights, see
+from fastmoco.assess import USUAL, Shared, see
+from fastmoco.flags import Data, Flag, Weights
 
 if TYPE_CHECKING:
     import numpy as np

@@ -66,13 +66,7 @@ class Timm(nn.Module):
         import timm
 
         self.name = name
-        with torch.device("meta"):
-            draft = timm.create_model(name)
-        # A ViT must take patches smaller than its native images: timm then resamples the position embedding.
-        kinds = [kind for kind in type(draft).__mro__ if issubclass(kind, nn.Module)]
-        options = {option for kind in kinds for option in inspect.signature(kind).parameters}
-        dynamic: dict[str, Any] = {"dynamic_img_size": True} if "dynamic_img_size" in options else {}
-        self.net = timm.create_model(name, num_classes=0, **dynamic)
+        self.net = timm.create_model(name, num_classes=0, **timm_options(name))
         # timm has no one word for the width of an embedding, so one is made.
         channels, height, width = self.net.pretrained_cfg["input_size"]
         self.width: int = self._try(channels, height, width).shape[1]
@@ -102,6 +96,17 @@ class Timm(nn.Module):
 
 
 Encoder = ResNet | Timm
+
+
+def timm_options(name: str) -> dict[str, Any]:
+    """What timm must be told so that a ViT takes patches smaller than its native images, and resamples positions."""
+    import timm
+
+    with torch.device("meta"):
+        draft = timm.create_model(name)
+    kinds = [kind for kind in type(draft).__mro__ if issubclass(kind, nn.Module)]
+    known = {option for kind in kinds for option in inspect.signature(kind).parameters}
+    return {"dynamic_img_size": True} if "dynamic_img_size" in known else {}
 
 
 def build(name: str) -> Encoder:

@@ -3,9 +3,9 @@
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import tyro
+from fastmoco.flags import Flag, Int, Side, Str, Weights
 
 if TYPE_CHECKING:
     from fastmoco.formats import Format
@@ -13,20 +13,17 @@ if TYPE_CHECKING:
 
 To = Literal["torchvision", "timm", "detectron2", "onnx", "safetensors", "hub-folder"]
 
-_Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
-_Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
-
 
 def export(
-    weights: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")],
+    weights: Weights,
     *,
     to: To,
-    out: _Str = "",
-    encoder: _Str = "",
-    branch: Literal["online", "target"] = "online",
-    size: _Int = None,
-    download: tyro.conf.FlagCreatePairsOff[bool] = False,
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False,
+    out: Str = "",
+    encoder: Str = "",
+    branch: Side = "online",
+    size: Int = None,
+    download: Flag = False,
+    overwrite: Flag = False,
 ) -> Path:
     """Write an encoder for another library, load it back there, compare embeddings, and print lines that use it.
 

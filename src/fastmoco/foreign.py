@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from fastmoco.flags import Flag, Side, Str
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-_Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ RESNETS: dict[tuple[tuple[int, ...], bool, int], str] = {
 def import_(
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
     *,
-    out: _Str = "",
-    encoder: _Str = "",
-    branch: Literal["online", "target"] = "online",
+    out: Str = "",
+    encoder: Str = "",
+    branch: Side = "online",
     size: int = 224,
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False,
+    overwrite: Flag = False,
 ) -> Path:
     """Turn the weights of another project into an encoder file. Nothing in FILE is run, and every key is accounted for.
 
@@ -172,7 +172,7 @@ def recognise(tensors: "Mapping[str, Tensor]") -> Layout:
 
 
 def take(
-    tensors: "Mapping[str, Tensor]", layout: Layout, branch: Literal["online", "target"], file: str
+    tensors: "Mapping[str, Tensor]", layout: Layout, branch: Side, file: str
 ) -> "tuple[dict[str, Tensor], Counter[str]]":
     """The encoder's weights under their library's names, and how many of each other part were dropped."""
     if branch == "target" and not layout.target:

@@ -16,13 +16,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fastmoco import detectron
+from fastmoco.augment import MEAN, STD
 from fastmoco.checkpoint import write
-from fastmoco.encoder import build
+from fastmoco.encoder import build, timm_options
 from fastmoco.pretrained import Pretrained
 from fastmoco.weights import SMALL_STEM, digest, load, save_encoder, snippet
 
 MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"  # what is in a hub folder
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # by which images are normalised, as in training
 OPSET = 18  # of ONNX: the oldest that torch's exporter writes of itself
 
 Embed = Callable[[Tensor], Tensor]
@@ -97,7 +97,7 @@ def _paste_torchvision(path: Path, found: Pretrained) -> str:
 
 
 def _write_encoder(path: Path, found: Pretrained) -> None:
-    save_encoder(path, found.name, found.encoder, step=-1, size=found.size)  # the step is not known here
+    save_encoder(path, found.name, found.encoder, found.step, found.size)
 
 
 def _load_encoder(path: Path, found: Pretrained) -> Embed:
@@ -108,33 +108,25 @@ def _load_encoder(path: Path, found: Pretrained) -> Embed:
 
 
 def _paste_encoder(path: Path, found: Pretrained) -> str:
-    return _sized(snippet(path, found.name), found)
+    return snippet(path, found.name)
 
 
 def _load_timm(path: Path, found: Pretrained) -> Embed:
     import timm
     from safetensors.torch import load_file
 
-    return _filled(timm.create_model(_timm(found.name), num_classes=0, **_sizes(found)), load_file(path))
+    return _filled(
+        timm.create_model(_timm(found.name), num_classes=0, **timm_options(_timm(found.name))), load_file(path)
+    )
 
 
 def _paste_timm(path: Path, found: Pretrained) -> str:
-    return _sized(snippet(path, f"timm/{_timm(found.name)}"), found)
+    return snippet(path, f"timm/{_timm(found.name)}")
 
 
 def _timm(name: str) -> str:
     """timm has torchvision's ResNets too, with the same names and keys."""
     return name.removeprefix("timm/")
-
-
-def _sizes(found: Pretrained) -> dict[str, Any]:
-    """What timm must be told so that a ViT takes images of other sizes than timm's."""
-    return {"dynamic_img_size": True} if getattr(found.encoder.net, "dynamic_img_size", False) else {}
-
-
-def _sized(text: str, found: Pretrained) -> str:
-    told = "".join(f", {name}={value}" for name, value in _sizes(found).items())
-    return text.replace("num_classes=0", f"num_classes=0{told}")
 
 
 def _write_detectron(path: Path, found: Pretrained) -> None:
@@ -214,7 +206,7 @@ def _configure(found: Pretrained) -> dict[str, Any]:
         "architecture": _timm(found.name),
         "num_classes": 0,
         "num_features": found.encoder.width,
-        "model_args": {**fixed, **_sizes(found)},
+        "model_args": {**fixed, **timm_options(_timm(found.name))},
         "pretrained_cfg": {"tag": "fastmoco", "custom_load": False, "num_classes": 0, **images, **layers},
     }
 

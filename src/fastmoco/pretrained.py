@@ -4,18 +4,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from fastmoco import checkpoint
 from fastmoco.encoder import RESNETS, Encoder, build
+from fastmoco.flags import Side
 from fastmoco.names import unknown
 from fastmoco.run import read_recipe
 from fastmoco.weights import FILE, SIZE, fill, read
 
-Side = Literal["online", "target"]
 _BRANCH = {"online": "online", "target": "momentum"}  # the names that a learner gives them
 
 
@@ -25,6 +25,7 @@ class Pretrained:
     name: str  # such as resnet50, resnet18-small, timm/convnext_tiny
     size: int  # pixels of the images that it has learnt from
     words: str  # one phrase for people
+    step: int = -1  # of its training, if that is known
     folder: Path | None = None  # its run folder, if it has one
 
 
@@ -83,7 +84,7 @@ def _read_encoder(file: Path) -> Pretrained:
     stored = read(file)
     folder = file.parent if (file.parent / "recipe.py").is_file() else None
     size = max(view.size for view in read_recipe(folder).views) if folder else stored.size
-    return _fill(stored.name, stored.tensors, str(file), size, f"{stored.name} of {file}", folder)
+    return _fill(stored.name, stored.tensors, str(file), size, f"{stored.name} of {file}", stored.step, folder)
 
 
 def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
@@ -107,7 +108,7 @@ def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
             f"--branch {branch}: {file} has no such branch, as its target is the online branch; leave it out"
         )
     words = f"{name} of {file}, step {state['step']:,}, {branch} branch"
-    return _fill(name, tensors, str(file), size, words, folder if here else None)
+    return _fill(name, tensors, str(file), size, words, state["step"], folder if here else None)
 
 
 def _fetch_torchvision(name: str, download: bool) -> Mapping[str, Tensor]:
@@ -141,8 +142,14 @@ def _fetch_timm(name: str, download: bool) -> Mapping[str, Tensor]:
 
 
 def _fill(
-    name: str, tensors: Mapping[str, Tensor], source: str, size: int, words: str, folder: Path | None = None
+    name: str,
+    tensors: Mapping[str, Tensor],
+    source: str,
+    size: int,
+    words: str,
+    step: int = -1,
+    folder: Path | None = None,
 ) -> Pretrained:
     made = build(name)
     fill(made.net, tensors, source, name)
-    return Pretrained(made, name, size, words, folder)
+    return Pretrained(made, name, size, words, step, folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fastmoco.checkpoint import write
-from fastmoco.encoder import Encoder, build
+from fastmoco.encoder import Encoder, build, timm_options
 
 FILE = "encoder.safetensors"
 SIZE = 224  # pixels of the images that an encoder takes, where no one says
@@ -104,7 +104,9 @@ def stored_step(path: Path) -> int:
 def snippet(path: Path, name: str) -> str:
     """Lines that load the file without this package, in the library that the encoder comes from."""
     if name.startswith("timm/"):
-        lines = ["import timm", *_LOADER, f'encoder = timm.create_model("{name.removeprefix("timm/")}", num_classes=0)']
+        model = name.removeprefix("timm/")
+        told = "".join(f", {option}={value}" for option, value in timm_options(model).items())
+        lines = ["import timm", *_LOADER, f'encoder = timm.create_model("{model}", num_classes=0{told})']
     else:
         builder, _, stem = name.partition("-")
         lines = ["import torch", "import torchvision", *_LOADER, f"encoder = torchvision.models.{builder}()"]

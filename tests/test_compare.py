@@ -1,0 +1,228 @@
+import json
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+import torch
+from pictures import TINY, paint
+from PIL import Image
+
+import fastmoco
+from fastmoco import cli, compare
+from fastmoco.assess import Terms
+from fastmoco.evaluate import gain as trial
+
+CPU = Terms(device="cpu", workers=1)
+PERCENTS = (10.0, 100.0)
+ENCODERS = ("random init", "this encoder")
+
+
+@pytest.fixture(autouse=True)
+def _quick_and_nothing_outside(tmp_path, monkeypatch):
+    place = tmp_path / "work"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(trial, "trials", partial(trial.trials, percents=PERCENTS))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    paint(folder / "train", 24, classes=2)
+    paint(folder / "val", 12, classes=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(images, tmp_path_factory):
+    options = {"set": TINY, "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), **options)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The trials that are really made."""
+    made, measure = [], trial.measure
+
+    def count(subject, each, protocol):
+        made.append(each)
+        return measure(subject, each, protocol)
+
+    monkeypatch.setattr(trial, "measure", count)
+    return made
+
+
+def gain(run, images, seeds=1, epochs=1, out="results.json"):
+    return compare.gain(str(run), str(images), seeds=seeds, epochs=epochs, out=out, terms=CPU)
+
+
+def lines(path="gain.jsonl"):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_each_encoder_is_measured_by_each_method_with_each_share_and_seed(run, images, measured):
+    found = gain(run, images, seeds=2)
+    kept = lines()
+    wanted = {
+        (method, share, encoder, seed)
+        for method in ("linear", "finetune")
+        for share in PERCENTS
+        for encoder in ENCODERS
+        for seed in range(2)
+    }
+    assert {(each["method"], each["labels"], each["encoder"], each["seed"]) for each in kept} == wanted
+    assert len(kept) == len(measured) == len(wanted)
+    for encoder in ENCODERS:
+        for method in ("linear", "finetune"):
+            for share in PERCENTS:
+                alike = (each for each in kept if (each["encoder"], each["method"]) == (encoder, method))
+                tops = [each["top1"] for each in alike if each["labels"] == share]
+                assert found[f"{encoder}/{method}/{share:g}%"] == pytest.approx(fmean(tops))
+    assert len(found) == 8
+
+
+def test_the_table_the_figure_and_the_record_tell_the_same(run, images, capsys):
+    found = gain(run, images, seeds=2)
+    (record,) = json.loads(Path("results.json").read_text())
+    assert (record["evaluation"], record["results"]) == ("gain", found)
+    assert "2 seeds" in record["settings"]
+    assert "epochs=1" in record["settings"]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in Path("gain.md").read_text().splitlines()]
+    assert rows[0] == ["", "encoder", "10 % of labels", "100 % of labels"]
+    assert rows[1] == ["---"] * 4
+    assert [row[:2] for row in rows[2:]] == [
+        [method, encoder] for method in ("linear probe", "fine-tuning") for encoder in ENCODERS
+    ]
+    kept = [each["top1"] for each in lines() if (each["method"], each["encoder"]) == ("linear", "this encoder")]
+    assert rows[3][2:] == [f"{fmean(two):.1f} \u00b1 {stdev(two):.1f}" for two in (kept[:2], kept[2:])]
+    shown = capsys.readouterr().out
+    assert all(cell in shown for row in rows[2:] for cell in row)
+    with Image.open("gain.png") as figure:
+        assert min(figure.size) > 400
+
+
+def test_all_lies_in_the_run_folder_by_default(run, images, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    gain(folder, images, out="")
+    assert {"gain.jsonl", "gain.md", "gain.png", "results.json"} <= {path.name for path in folder.iterdir()}
+    assert list(Path().iterdir()) == []
+
+
+def test_the_same_command_again_measures_nothing_again(run, images, measured):
+    found = gain(run, images)
+    text, figure = Path("gain.md").read_text(), Path("gain.png").read_bytes()
+    measured.clear()
+    assert gain(run, images) == found
+    assert measured == []
+    assert (Path("gain.md").read_text(), Path("gain.png").read_bytes()) == (text, figure)
+
+
+def test_more_seeds_measure_only_those_that_are_new(run, images, measured):
+    gain(run, images)
+    measured.clear()
+    gain(run, images, seeds=2)
+    assert {each.seed for each in measured} == {1}
+
+
+def test_another_schedule_is_measured_by_fine_tuning_alone(run, images, measured):
+    gain(run, images)
+    measured.clear()
+    gain(run, images, epochs=2)
+    assert {each.method for each in measured} == {"finetune"}
+
+
+def test_a_file_that_was_cut_off_in_a_line_goes_on(run, images, measured):
+    found = gain(run, images)
+    content = Path("gain.jsonl").read_text()
+    cut = content[: content.rindex("\n", 0, -1) + 20]  # in the last line
+    Path("gain.jsonl").write_text(cut)
+    measured.clear()
+    assert gain(run, images) == found
+    assert len(measured) == 1
+    measured.clear()
+    assert gain(run, images) == found
+    assert measured == [], "what was measured after the cut is lost again"
+
+
+def test_other_held_out_images_are_measured_anew(run, images, tmp_path, measured):
+    folder = shutil.copytree(images, tmp_path / "images")
+    first = gain(run, folder)
+    (folder / "val" / "class-0").rename(folder / "val" / "other")
+    (folder / "val" / "class-1").rename(folder / "val" / "class-0")
+    (folder / "val" / "other").rename(folder / "val" / "class-1")
+    measured.clear()
+    second = gain(run, folder)
+    assert len(measured) == 8
+    name = "this encoder/linear/100%"
+    assert second[name] == pytest.approx(100 - first[name])
+
+
+def test_other_weights_are_measured_anew_and_random_ones_are_not(run, images, measured, tmp_path):
+    gain(run, images)
+    measured.clear()
+    compare.gain(
+        str(run), str(images), seeds=1, epochs=1, out="results.json", terms=Terms(device="cpu", branch="target")
+    )
+    assert {each.encoder for each in measured} == {"this encoder"}
+
+
+def test_imagenets_weights_are_compared_where_they_can_be_had(images, monkeypatch, capsys, measured):
+    import torchvision
+
+    monkeypatch.setattr(trial, "trials", partial(trial.trials.func, percents=(10.0,)))
+    terms = Terms(device="cpu", size=16)
+    options = {"seeds": 1, "epochs": 1, "out": "results.json", "terms": terms}
+    compare.gain("random/resnet18", str(images), **options)
+    shown = capsys.readouterr().out
+    assert "without ImageNet's weights: torchvision/resnet18 is not in" in shown
+    assert "add --download" in shown
+    assert "ImageNet |" not in Path("gain.md").read_text()
+    url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    torch.save(torchvision.models.resnet18().state_dict(), file)
+    measured.clear()
+    compare.gain("random/resnet18", str(images), **options)
+    assert "| linear probe | ImageNet |" in Path("gain.md").read_text()
+    assert {each.encoder for each in measured} == {"ImageNet"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--seeds", "0"), "--seeds 0"),
+        (("--epochs", "-1"), "--epochs -1"),
+        (("--device", "cuda:99"), "--device cuda:99"),
+        (("--out", "wrong.json"), "wrong.json holds no list of records"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_measured(flags, words, run, images, monkeypatch, capsys, measured):
+    Path("wrong.json").write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["fastmoco", "evaluate", "gain", str(run), str(images), *flags])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    shown = capsys.readouterr()
+    assert (end.value.code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
+    assert words in shown.err
+    assert "None" not in shown.err
+    assert measured == []
+    assert [path.name for path in Path().iterdir()] == ["wrong.json"]
+    assert not (run / "gain.jsonl").exists()
+
+
+def test_the_table_has_a_spread_where_there_are_several_seeds():
+    common = {"encoder": "a", "method": "linear"}
+    records = [
+        {**common, "labels": 1.0, "seed": 0, "top1": 10.0},
+        {**common, "labels": 1.0, "seed": 1, "top1": 30.0},
+        {**common, "labels": 100.0, "seed": 0, "top1": 50.04},
+    ]
+    columns, rows = compare.tabulate(records)
+    assert columns == ["", "encoder", ">1 % of labels", ">100 % of labels"]
+    assert rows == [["linear probe", "a", "20.0 \u00b1 14.1", "50.0"]]
