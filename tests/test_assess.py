@@ -21,8 +21,8 @@ from fastmoco.images import Pixels, Source
 CPU = Terms(device="cpu", workers=1)
 VERBS = {
     "knn": {},
-    "linear": {"epochs": 2},
-    "linear cached": {"epochs": 2, "cached": True, "looks": 2},
+    "linear": {"epochs": 2, "batch": 8},
+    "linear cached": {"epochs": 2, "batch": 8, "cached": True, "looks": 2},
     "semi": {"labels": "0.5", "epochs": 2},
     "semi paper": {"labels": "0.5", "preset": "paper", "epochs": 2},
     "finetune": {"epochs": 2},

@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastmoco.evaluate.scores import top1
 from fastmoco.evaluate.probe import probe
+from fastmoco.evaluate.scores import top1
 
 
 def gaussians(train, test, classes, width, apart, seed=0):

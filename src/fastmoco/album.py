@@ -83,8 +83,9 @@ def middle(image: Image, size: int, part: float = 1.0) -> UInt8[Tensor, "3 size 
     With 224 and 0.875 it is ImageNet's custom, the short side resized to 256 and the middle 224 cut, in one go.
     """
     side = part * min(image.size)
-    left, upper = (image.width - side) // 2, (image.height - side) // 2
-    box = (left, upper, left + side, upper + side)
+    # Moved by whole pixels of the result, or a square that needs no resizing would be blurred.
+    left, upper = (round((extent - side) / 2 * size / side) * side / size for extent in image.size)
+    box = (left, upper, min(left + side, image.width), min(upper + side, image.height))
     return pixels(image.resize((size, size), Resampling.BICUBIC, box=box))
 
 

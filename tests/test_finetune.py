@@ -1,0 +1,75 @@
+import pytest
+import torch
+from pictures import paint
+
+from fastmoco import encoder
+from fastmoco.data import find
+from fastmoco.evaluate import finetune
+from fastmoco.evaluate.features import Frame, Gallery
+from fastmoco.evaluate.fit import Classifier
+from fastmoco.evaluate.subject import Subject
+from fastmoco.protocols import Finetune
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18-small", "timm/test_resnet", "timm/test_vit"])
+def test_every_weight_has_a_stage(name):
+    made = encoder.build(name)
+    depth = finetune.depths(made)
+    assert set(depth) == {key for key, _ in made.net.named_parameters()}
+    assert set(depth.values()) == set(range(max(depth.values()) + 1))
+    if name.startswith("resnet"):
+        assert depth["conv1.weight"] == 0
+        assert [depth[f"layer{stage}.0.conv1.weight"] for stage in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+
+def test_each_stage_learns_slower_than_the_next_and_norms_do_not_decay():
+    made = encoder.build("resnet18")
+    classifier = Classifier(made, 512, 3, frozen=False, seed=0)
+    plan = finetune.course(Finetune(lr=0.01, decay=0.5, weight_decay=0.1), 1000)
+    optimizer = plan.optimizer(classifier)
+    rates, decays = {}, {}
+    names = {weight: name for name, weight in classifier.named_parameters()}
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            rates[names[weight]], decays[names[weight]] = group["lr"], group["weight_decay"]
+    assert set(rates) == set(names.values())  # all weights learn
+    assert rates["head.weight"] == 0.01
+    for stage, key in enumerate(("conv1", "layer1.0.conv1", "layer2.0.conv1", "layer3.0.conv1", "layer4.0.conv1")):
+        assert rates[f"encoder.net.{key}.weight"] == pytest.approx(0.01 * 0.5 ** (5 - stage))
+    assert decays["encoder.net.layer1.0.conv1.weight"] == 0.1
+    assert decays["encoder.net.layer1.0.bn1.weight"] == decays["encoder.net.bn1.bias"] == 0.0
+
+
+def test_a_small_set_is_passed_more_often():
+    usual = Finetune(epochs=30, steps=500, batch=64)
+    assert finetune.course(usual, 10_000).epochs == 30
+    assert finetune.course(usual, 128).epochs == 250
+    assert finetune.course(usual, 5).epochs == 500
+
+
+def test_the_rate_climbs_and_falls():
+    rate = finetune.course(Finetune(epochs=10, steps=0, warmup=0.1), 640).rate  # 100 steps
+    assert [rate(step / 100) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert rate(0.55) == pytest.approx(0.5)
+    assert 0 < rate(0.99) < 0.001
+
+
+def test_colours_are_told_apart_after_some_steps(tmp_path):
+    paint(tmp_path / "images" / "train", 60, classes=3)
+    paint(tmp_path / "images" / "val", 30, classes=3)
+    source = find(str(tmp_path / "images"))
+    torch.manual_seed(0)
+    made = encoder.build("timm/test_resnet").eval()
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    frame = Frame(16)
+    subject = Subject(made, source.labelled, Gallery(source.val, frame, 1), frame, CPU, 0, 0, False)
+    answers = dict(finetune.evaluate(subject, Finetune(epochs=10, steps=0, batch=20, lr=0.01)))
+    assert answers["finetune/top1"] > 90
+    assert all(value.equal(before[name]) for name, value in made.state_dict().items())

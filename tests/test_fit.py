@@ -1,0 +1,176 @@
+import math
+import signal
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pictures import paint
+from torch import nn
+
+from fastmoco import encoder
+from fastmoco.data import find
+from fastmoco.draws import Draws
+from fastmoco.evaluate import fit as module
+from fastmoco.evaluate.features import Features
+from fastmoco.evaluate.fit import NOT_ASKED, Classifier, Course, Embeddings, Pictures, cosine, draws, fit
+from fastmoco.randomness import order
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
+
+
+def sgd(lr=0.1, momentum=0.9):
+    return lambda classifier: torch.optim.SGD(classifier.head.parameters(), lr, momentum)
+
+
+COURSE = Course("plain", epochs=3, batch=8, optimizer=sgd(), rate=cosine)
+
+
+def points(count=20, width=6, classes=3):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, width, generator=generator)
+    return Features(x, torch.arange(count), torch.randint(classes, (count,), generator=generator))
+
+
+def test_the_last_batch_of_an_epoch_is_filled_from_its_beginning():
+    plan = draws(COURSE, 20, seed=3)
+    assert (plan.per_epoch, plan.steps) == (3, 9)
+    visited = order(3, 1, 20)
+    epoch = torch.cat([plan.index(step) for step in range(3, 6)])
+    assert epoch.tolist() == [*visited.tolist(), *visited[:4].tolist()]
+    assert draws(COURSE, 5, seed=0).batch == 5  # no larger than the set
+
+
+def test_a_fit_is_the_loop_written_by_hand():
+    found = points()
+    classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    weight, bias = classifier.head.weight.detach().clone(), classifier.head.bias.detach().clone()
+    assert weight.std() < 0.02
+    assert bias.eq(0).all()
+    plan = draws(COURSE, 20, seed=0)
+    fit(classifier, Embeddings([found], plan), COURSE, bf16=False, what="", known="a")
+    speeds = [torch.zeros_like(weight), torch.zeros_like(bias)]
+    for step in range(9):
+        index = plan.index(step)
+        x, y = found.x[index], found.labels[index]
+        error = (x @ weight.T + bias).softmax(1) - F.one_hot(y, 3)
+        for value, speed, gradient in zip((weight, bias), speeds, (error.T @ x / len(y), error.mean(0)), strict=True):
+            speed.mul_(0.9).add_(gradient)
+            value.sub_(0.1 * (1 + math.cos(math.pi * step / 9)) / 2 * speed)
+    torch.testing.assert_close(classifier.head.weight.detach(), weight)
+    torch.testing.assert_close(classifier.head.bias.detach(), bias)
+
+
+def test_looks_take_turns_by_epoch():
+    one, two = points(), Features(torch.zeros(20, 6), torch.arange(20), points().labels)
+    examples = list(Embeddings([one, two], draws(COURSE, 20, seed=0)).since(0))
+    assert [x.abs().sum().item() > 0 for x, _ in examples] == [True] * 3 + [False] * 3 + [True] * 3
+
+
+def test_a_frozen_encoder_stays_as_it_is():
+    torch.manual_seed(0)
+    made = encoder.build("timm/test_resnet")
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    classifier = Classifier(made, made.width, 3, frozen=True, seed=0).train()
+    assert classifier.training
+    assert not made.training
+    classifier(torch.randn(4, 3, 16, 16)).sum().backward()
+    assert all(value.equal(before[name]) for name, value in made.state_dict().items())
+    assert all(weight.grad is None for weight in made.parameters())
+    assert classifier.head.weight.grad is not None
+
+
+def test_an_encoder_that_learns_is_in_training():
+    made = encoder.build("timm/test_resnet")
+    classifier = Classifier(made, made.width, 3, frozen=False, seed=0).train()
+    assert made.training
+    classifier(torch.randn(4, 3, 16, 16)).sum().backward()
+    assert all(weight.grad is not None for weight in made.parameters())
+
+
+def test_the_label_of_an_image_that_cannot_be_read_is_not_asked(tmp_path):
+    folder = paint(tmp_path / "some", 12, classes=2)
+    sorted(folder.rglob("*.png"))[3].write_text("no image")
+    images = find(str(folder)).train
+    feed = Pictures(images, draws(COURSE, 12, seed=0, size=16), CPU, workers=0)
+    steps = list(enumerate(feed.since(0)))
+    assert len(steps) == 6
+    for step, (x, labels) in steps:
+        assert x.shape == (8, 3, 16, 16)
+        for place, label in zip(feed.draws.index(step).tolist(), labels.tolist(), strict=True):
+            assert label == (NOT_ASKED if place == 3 else images.labels[place])
+
+
+class Stopping(Embeddings):
+    """Sends a signal to this process after some steps."""
+
+    def __init__(self, looks, plan, number, after):
+        super().__init__(looks, plan)
+        self.number, self.after = number, after
+
+    def since(self, step):
+        for count, example in enumerate(super().since(step)):
+            if step == 0 and count == self.after:
+                signal.raise_signal(self.number)
+            yield example
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fit_that_was_stopped_goes_on_where_it_stood(number, tmp_path):
+    assert threading.current_thread() is threading.main_thread()
+    found, plan = points(), draws(COURSE, 20, seed=0)
+    whole = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    fit(whole, Embeddings([found], plan), COURSE, bf16=False, what="", known="a")
+    stopped = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    with pytest.raises(KeyboardInterrupt) as asked:
+        fit(stopped, Stopping([found], plan, number, 4), COURSE, bf16=False, what="", known="a")
+    assert asked.value.args == (int(number),)
+    (kept,) = (tmp_path / "store" / "unfinished").iterdir()
+    other = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    fit(other, Embeddings([found], plan), COURSE, bf16=False, what="", known="b")  # of other weights: from the start
+    resumed = Classifier(nn.Identity(), 6, 3, frozen=True, seed=5)
+    taken = []
+
+    class Counting(Embeddings):
+        def since(self, step):
+            taken.append(step)
+            return super().since(step)
+
+    fit(resumed, Counting([found], plan), COURSE, bf16=False, what="", known="a")
+    assert taken == [5]
+    assert resumed.head.weight.equal(whole.head.weight)
+    assert not kept.exists()
+
+
+def test_a_long_fit_is_saved_now_and_then(monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    saved = []
+    monkeypatch.setattr(module, "_save", lambda folder, step, *others: saved.append(step))
+    found = points()
+    classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    fit(classifier, Embeddings([found], draws(COURSE, 20, seed=0)), COURSE, bf16=False, what="", known="a")
+    assert saved == list(range(1, 10))
+
+
+def test_a_rate_that_is_far_too_high_is_told():
+    course = Course("wild", 3, 8, lambda classifier: torch.optim.SGD(classifier.head.parameters(), math.inf), cosine)
+    classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    with pytest.raises(ValueError, match="classifier: the weights are not finite any more; use a lower --lr"):
+        fit(
+            classifier,
+            Embeddings([points()], draws(course, 20, seed=0)),
+            course,
+            bf16=False,
+            what="classifier",
+            known="",
+        )
+
+
+def test_draws_without_filling_drop_the_incomplete_batch():
+    plan = Draws(draws(COURSE, 20, 0).views, 8, 2, 0, 20)
+    assert (plan.per_epoch, len(plan.index(1))) == (2, 8)
