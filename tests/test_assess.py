@@ -233,28 +233,28 @@ def sets(images, tmp_path_factory):
         (("knn", "RUN", "IMAGES", "--crop", 2), "--crop 2: "),
         (("knn", "RUN", "IMAGES", "--crop", 0), "--crop 0: "),
         (("knn", "RUN", "IMAGES", "--crop", "nan"), "--crop nan: "),
-        (("knn", "RUN", "IMAGES", "--size", 0), "--size 0 "),
-        (("knn", "RUN", "IMAGES", "--size", -8), "--size -8 "),
+        (("knn", "RUN", "IMAGES", "--size", 0), "--size 0: "),
+        (("knn", "RUN", "IMAGES", "--size", -8), "--size -8: "),
         (("knn", "RUN", "IMAGES", "--out", "SETS/few"), "few cannot be added to"),
         (("knn", "RUN", "IMAGES", "--out", "SETS/names.txt/results.json"), "names.txt"),
-        (("finetune", "RUN", "IMAGES", "--labels", 2), "a part of 2 of the images: use a number above 0"),
-        (("finetune", "RUN", "IMAGES", "--labels", 0), "a part of 0 of the images: use a number above 0"),
+        (("finetune", "RUN", "IMAGES", "--labels", 2), "--labels 2: use a part above 0"),
+        (("finetune", "RUN", "IMAGES", "--labels", 0), "--labels 0: use a part above 0"),
         (("finetune", "RUN", "IMAGES", "--labels", "SETS/names.txt"), "none of the 1 names in"),
         (("finetune", "RUN", "IMAGES", "--labels", "SETS/nothing.txt"), "names no images"),
         (("finetune", "RUN", "IMAGES", "--labels", "SETS/absent.txt"), "absent.txt: no such list"),
         (("semi", "RUN", "IMAGES"), "2 labelled images are too few to choose a rate by"),
-        (("linear", "RUN", "IMAGES", "--epochs", 0, "--preset", "paper"), "--epochs 0"),
-        (("linear", "RUN", "IMAGES", "--epochs", -1), "--epochs -1"),
-        (("linear", "RUN", "IMAGES", "--batch", 0, "--epochs", 1), "--batch 0"),
-        (("linear", "RUN", "IMAGES", "--batch", -3), "--batch -3"),
-        (("linear", "RUN", "IMAGES", "--lr", -1, "--epochs", 1), "--lr -1"),
+        (("linear", "RUN", "IMAGES", "--epochs", 0, "--preset", "paper"), "epochs=0"),
+        (("linear", "RUN", "IMAGES", "--epochs", -1), "epochs=-1"),
+        (("linear", "RUN", "IMAGES", "--batch", 0, "--epochs", 1), "batch=0"),
+        (("linear", "RUN", "IMAGES", "--batch", -3), "batch=-3"),
+        (("linear", "RUN", "IMAGES", "--lr", -1, "--epochs", 1), "lr=-1"),
         (("linear", "RUN", "IMAGES", "--cached", "--looks", 0), "--looks 0"),
         (("linear", "RUN", "IMAGES", "--cached", "--looks", -1), "--looks -1"),
-        (("semi", "RUN", "IMAGES", "--labels", 0.5, "--epochs", -1), "--epochs -1"),
-        (("semi", "RUN", "IMAGES", "--labels", 0.5, "--epochs", 1, "--lr", -1), "--lr -1"),
-        (("finetune", "RUN", "IMAGES", "--epochs", -1), "--epochs -1"),
-        (("finetune", "RUN", "IMAGES", "--epochs", 1, "--batch", -1), "--batch -1"),
-        (("finetune", "RUN", "IMAGES", "--epochs", 1, "--decay", -1), "--decay -1"),
+        (("semi", "RUN", "IMAGES", "--labels", 0.5, "--epochs", -1), "epochs=-1"),
+        (("semi", "RUN", "IMAGES", "--labels", 0.5, "--epochs", 1, "--lr", -1), "lr=-1"),
+        (("finetune", "RUN", "IMAGES", "--epochs", -1), "epochs=-1"),
+        (("finetune", "RUN", "IMAGES", "--epochs", 1, "--batch", -1), "batch=-1"),
+        (("finetune", "RUN", "IMAGES", "--epochs", 1, "--decay", -1), "decay=-1"),
         (("knn", "RUN", "IMAGES", "--seed", -1), "--seed -1"),
         (("linear", "RUN", "IMAGES", "--seed", 2**64, "--epochs", 1), f"--seed {2**64}"),
         (("knn", "RUN", "IMAGES", "--workers", -1), "--workers -1"),
@@ -374,14 +374,14 @@ def test_unreadable_held_out_images_are_left_out_and_counted(verb, run, spoilt, 
     evaluate(verb, run, spoilt, **VERBS[verb])
     assert records()[0]["test"] == 11
     shown = capsys.readouterr().out
-    assert "1 held-out image" in shown
+    assert "are left out: " in shown
     assert "class-1/001.png: cannot identify image file" in shown
 
 
 def test_unreadable_images_are_counted_by_the_next_evaluation_too(run, spoilt, capsys):
     for _ in range(2):
         evaluate("knn", run, spoilt)
-        assert "1 held-out image" in capsys.readouterr().out
+        assert "are left out: " in capsys.readouterr().out
     assert [record["test"] for record in records()] == [11, 11]
 
 

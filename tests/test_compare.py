@@ -93,7 +93,10 @@ def test_the_table_the_figure_and_the_record_tell_the_same(run, images, capsys):
     assert (record["evaluation"], record["results"]) == ("gain", found)
     assert "2 seeds" in record["settings"]
     assert "epochs=1" in record["settings"]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in Path("gain.md").read_text().splitlines()]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in next(Path().glob("gain-*.md")).read_text().splitlines()
+    ]
     assert rows[0] == ["", "encoder", "10 % of labels", "100 % of labels"]
     assert rows[1] == ["---"] * 4
     assert [row[:2] for row in rows[2:]] == [
@@ -103,24 +106,25 @@ def test_the_table_the_figure_and_the_record_tell_the_same(run, images, capsys):
     assert rows[3][2:] == [f"{fmean(two):.1f} \u00b1 {stdev(two):.1f}" for two in (kept[:2], kept[2:])]
     shown = capsys.readouterr().out
     assert all(cell in shown for row in rows[2:] for cell in row)
-    with Image.open("gain.png") as figure:
+    with Image.open(next(Path().glob("gain-*.png"))) as figure:
         assert min(figure.size) > 400
 
 
 def test_all_lies_in_the_run_folder_by_default(run, images, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
     gain(folder, images, out="")
-    assert {"gain.jsonl", "gain.md", "gain.png", "results.json"} <= {path.name for path in folder.iterdir()}
+    made = {f"gain-{images.name}.{kind}" for kind in ("md", "png")}
+    assert {"gain.jsonl", "results.json", *made} <= {path.name for path in folder.iterdir()}
     assert list(Path().iterdir()) == []
 
 
 def test_the_same_command_again_measures_nothing_again(run, images, measured):
     found = gain(run, images)
-    text, figure = Path("gain.md").read_text(), Path("gain.png").read_bytes()
+    text, figure = next(Path().glob("gain-*.md")).read_text(), next(Path().glob("gain-*.png")).read_bytes()
     measured.clear()
     assert gain(run, images) == found
     assert measured == []
-    assert (Path("gain.md").read_text(), Path("gain.png").read_bytes()) == (text, figure)
+    assert (next(Path().glob("gain-*.md")).read_text(), next(Path().glob("gain-*.png")).read_bytes()) == (text, figure)
 
 
 def test_more_seeds_measure_only_those_that_are_new(run, images, measured):
@@ -182,14 +186,14 @@ def test_imagenets_weights_are_compared_where_they_can_be_had(images, monkeypatc
     shown = capsys.readouterr().out
     assert "without ImageNet's weights: torchvision/resnet18 is not in" in shown
     assert "add --download" in shown
-    assert "ImageNet |" not in Path("gain.md").read_text()
+    assert "ImageNet |" not in next(Path().glob("gain-*.md")).read_text()
     url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     file.parent.mkdir(parents=True)
     torch.save(torchvision.models.resnet18().state_dict(), file)
     measured.clear()
     compare.gain("random/resnet18", str(images), **options)
-    assert "| linear probe | ImageNet |" in Path("gain.md").read_text()
+    assert "| linear probe | ImageNet |" in next(Path().glob("gain-*.md")).read_text()
     assert {each.encoder for each in measured} == {"ImageNet"}
 
 
@@ -197,7 +201,7 @@ def test_imagenets_weights_are_compared_where_they_can_be_had(images, monkeypatc
     ("flags", "words"),
     [
         (("--seeds", "0"), "--seeds 0"),
-        (("--epochs", "-1"), "--epochs -1"),
+        (("--epochs", "-1"), "epochs=-1: use 1 or more"),
         (("--device", "cuda:99"), "--device cuda:99"),
         (("--out", "wrong.json"), "wrong.json holds no list of records"),
     ],

@@ -171,7 +171,7 @@ def test_a_file_that_exists_is_kept_unless_one_says_so(run, images, kind, monkey
         (("RUN", "IMAGES", "--out", "IMAGES/train/class-0/000.png/a.npz"), "000.png"),
         (("RUN", "absent"), "no such folder, list or set 'absent'"),
         (("absent", "IMAGES"), "no weights at 'absent'"),
-        (("RUN", "IMAGES", "--size", "0"), "--size 0 "),
+        (("RUN", "IMAGES", "--size", "0"), "--size 0: "),
         (("RUN", "IMAGES", "--device", "cuda:99"), "--device cuda:99"),
         (("RUN/encoder.safetensors", "IMAGES", "--branch", "target"), "has one branch only"),
     ],

@@ -1,10 +1,10 @@
 """`fastmoco evaluate`: from flags to a subject, and from its answers to a table and a record."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fastmoco.evaluate.subject import Subject
     from fastmoco.images import Images, Source
     from fastmoco.pretrained import Pretrained
-    from fastmoco.protocols import Semi
 
 WIDE, PART = 224, 7 / 8  # from so many pixels on, images are shown as ImageNet's are: 224 from the middle of 256
 
@@ -62,6 +61,7 @@ class Bench:
     out: Path  # the file to add results to
     found: "Pretrained"
     subject: "Subject"
+    share: float  # of the labels that are used
     begun: float
 
 
@@ -113,9 +113,11 @@ def linear(
     images = len(bench.subject.train)
     chosen = protocols.linear_20 if preset == "paper-20" else protocols.linear_100
     chosen = suited(chosen, images) if preset == "suited" else chosen
-    chosen = replace(chosen, epochs=epochs or chosen.epochs, lr=lr or chosen.lr, batch=batch or chosen.batch)
+    chosen = replace(chosen, **given({"epochs": epochs, "lr": lr, "batch": batch}))
+    if looks < 1:
+        raise ValueError(f"--looks {looks}: use 1 or more")
     answers = evaluate_cached(bench.subject, chosen, looks) if cached else evaluate(bench.subject, chosen)
-    return conclude(bench, "linear", f"{chosen}{', cached, {looks} looks' if cached else ''}", answers)
+    return conclude(bench, "linear", f"{chosen}{f', cached, {looks} looks' if cached else ''}", answers)
 
 
 def semi(
@@ -143,10 +145,14 @@ def semi(
         encoder_lr: instead of the preset's.
         out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
+    from fastmoco import protocols
     from fastmoco.evaluate.semi import evaluate, evaluate_tuned
 
     bench = prepare(weights, data, out, terms, labels)
-    chosen = _semi(bench, data, epochs, lr, encoder_lr)
+    # Whichever of the paper's two settings is nearer.
+    nearer = protocols.semi_1 if bench.share < 0.05 else protocols.semi_10
+    flags = {"epochs": epochs, "lr": lr, "encoder_lr": encoder_lr}
+    chosen = replace(nearer, fraction=round(bench.share, 4), **given(flags))
     tune = preset == "tuned" and lr is None
     answers = evaluate_tuned(bench.subject, chosen) if tune else evaluate(bench.subject, chosen)
     return conclude(bench, "semi", f"{chosen}{', tuned' if tune else ''}, labels {labels}", answers)
@@ -180,15 +186,8 @@ def finetune(
     from fastmoco.protocols import Finetune
 
     bench = prepare(weights, data, out, terms, labels)
-    usual = Finetune()
-    chosen = replace(
-        usual,
-        epochs=epochs or usual.epochs,
-        steps=0 if epochs else usual.steps,
-        lr=lr or usual.lr,
-        decay=decay or usual.decay,
-        batch=batch or usual.batch,
-    )
+    usual = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
+    chosen = replace(usual, **given({"lr": lr, "decay": decay, "batch": batch}))
     return conclude(bench, "finetune", f"{chosen}, labels {labels}", evaluate(bench.subject, chosen))
 
 
@@ -202,16 +201,16 @@ def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -
     weights, data = str(weights), str(data)  # in Python, paths are welcome too
     sight = see(weights, terms)
     train, test, words = split(sets.find(data, terms.download), data)
-    train = take(train, labels, terms.seed) if labels else train
+    part = take(train, labels, terms.seed) if labels else train
     path = Path(out or (sight.found.folder or Path()) / results.FILE)
     results.read(path)  # a file that cannot be added to is told now, and not after hours
-    print(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(train):,} images' if labels else ''}")
+    print(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels else ''}")
     if terms.recalibrate:
         sight.recalibrate(train)
     encoder, frame, device, workers = sight.found.encoder, sight.frame, sight.device, sight.workers
     test_gallery = Gallery(test, frame, workers)
-    subject = Subject(encoder, train, test_gallery, frame, device, workers, terms.seed, sight.bf16)
-    return Bench(weights, data, terms, path, sight.found, subject, time.monotonic())
+    subject = Subject(encoder, part, test_gallery, frame, device, workers, terms.seed, sight.bf16)
+    return Bench(weights, data, terms, path, sight.found, subject, len(part) / len(train), time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -242,14 +241,17 @@ def see(weights: str, terms: Terms) -> Sight:
     from fastmoco import pretrained, run
     from fastmoco.evaluate.features import Frame
 
+    run.check(terms.seed, terms.workers or 0)
     device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
     found = pretrained.find(
         weights, encoder=terms.encoder, branch=terms.branch, seed=terms.seed, download=terms.download
     )
     size = found.size if terms.size is None else terms.size
     part = (PART if size >= WIDE else 1.0) if terms.crop is None else terms.crop
-    if not 1 <= size <= 10_000 or not 0 < part <= 1:
-        raise ValueError(f"--size {size} --crop {part:g}: use 1 to 10,000 pixels, and a part above 0 and up to 1")
+    if not 1 <= size <= 10_000:
+        raise ValueError(f"--size {size}: use 1 to 10,000 pixels")
+    if not 0 < part <= 1:
+        raise ValueError(f"--crop {part:g}: use a part above 0 and up to 1")
     found.encoder.admit(size, size)
     found.encoder.to(device).to(memory_format=torch.channels_last)
     return Sight(found, Frame(size, part), device, workers, bf16)
@@ -257,13 +259,18 @@ def see(weights: str, terms: Terms) -> Sight:
 
 def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Run an evaluation to its end, show what it found, and add it to the records."""
+    import torch
+
     from fastmoco import results
     from fastmoco.journal import clock
 
-    found = dict(answers)
+    try:
+        found = dict(answers)
+    except torch.OutOfMemoryError:
+        raise ValueError(f"out of memory on {bench.subject.device}; use a smaller --size or --batch") from None
     seconds = time.monotonic() - bench.begun
     subject, terms = bench.subject, bench.terms
-    left_out = len(subject.test.bad)
+    unread = list(subject.unread)
     results.show(found)
     record = {
         "evaluation": name,
@@ -273,8 +280,8 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         "branch": terms.branch,
         "recalibrated": terms.recalibrate,
         "data": bench.data,
-        "train": len(subject.train),
-        "test": len(subject.test) - left_out,
+        "train": _readable(subject.train, subject.unread),
+        "test": _readable(subject.test.images, subject.unread),
         "size": subject.frame.size,
         "crop": subject.frame.part,
         "seed": terms.seed,
@@ -283,8 +290,9 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         "results": found,
     }
     results.add(bench.out, record)
-    if left_out:
-        print(f"{left_out:,} held-out images cannot be read and are left out, such as {_first_bad(subject)}")
+    if unread:
+        example = f"{unread[0]}: {subject.unread[unread[0]]}"
+        print(f"images that cannot be read and are left out: {len(unread):,}, such as {example}")
     print(f"{clock(seconds)}, added to {bench.out}")
     return found
 
@@ -311,7 +319,9 @@ def split(source: "Source", data: str) -> "tuple[Images, Images, str]":
     rest, held = hold_out(train.labels, len(train.classes))
     if not len(held):
         raise ValueError(f"{data} has no val/ folder, and no class of five images or more to hold one out of; add some")
-    return Part(train, rest), Part(train, held), f"{words}; no val/, so every fifth of each class is held out"
+    instead = "every fifth of each class is held out"
+    words += f", so {instead}" if source.unlabelled is not None else f"; no val/, so {instead}"
+    return Part(train, rest), Part(train, held), words
 
 
 def take(train: "Images", labels: str, seed: int) -> "Images":
@@ -325,27 +335,16 @@ def take(train: "Images", labels: str, seed: int) -> "Images":
         if not Path(labels).is_file():
             raise ValueError(f"--labels {labels}: no such list; give a file, or a part such as 0.01") from None
         return Part(train, by_list(train, labels))
+    if not 0 < fraction <= 1:
+        raise ValueError(f"--labels {labels}: use a part above 0 and up to 1, such as 0.01, or a list of files")
     return train if fraction == 1 else Part(train, by_fraction(train, fraction, seed))
 
 
-def _semi(bench: Bench, data: str, epochs: int | None, lr: float | None, encoder_lr: float | None) -> "Semi":
-    """The paper's setting for 1 % or for 10 % of the labels, whichever is nearer, with what the user has changed."""
-    from fastmoco import protocols
-    from fastmoco.images import Part
-
-    train = bench.subject.train
-    whole = train.images if isinstance(train, Part) else train
-    fraction = len(train) / len(whole)
-    nearer = protocols.semi_1 if fraction < 0.05 else protocols.semi_10
-    return replace(
-        nearer,
-        fraction=round(fraction, 4),
-        epochs=epochs or nearer.epochs,
-        lr=nearer.lr if lr is None else lr,
-        encoder_lr=nearer.encoder_lr if encoder_lr is None else encoder_lr,
-    )
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that a user has set."""
+    return {name: value for name, value in flags.items() if value is not None}
 
 
-def _first_bad(subject: "Subject") -> str:
-    number, reason = next(iter(subject.test.bad.items()))
-    return f"{subject.test.images.name(number)}: {reason}"
+def _readable(images: "Images", unread: Mapping[str, str]) -> int:
+    """How many could be read, as far as that was tried."""
+    return len(images) - sum(images.name(place) in unread for place in range(len(images))) if unread else len(images)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -125,11 +124,17 @@ def _parse(verb: str, words: list[str]) -> Callable[[], object]:
 
 def _brief(complaint: str) -> str:
     """The first part of what tyro says in a box, and the flag that it suggests, if any."""
-    inside = [line.strip("│ ") for line in complaint.splitlines() if line.startswith("│")]
-    parts = [[line for line in part.split("\n") if line] for part in re.split(r"\n(?:─*)\n", "\n".join(inside))]
+    # A terminal without such characters gets a box of | and -.
+    inside = [line.strip("│| ") for line in complaint.splitlines() if line.startswith(("│", "|"))] or [complaint]
+    parts: list[list[str]] = [[]]
+    for line in inside:
+        if line.strip("─-"):
+            parts[-1].append(line)
+        else:
+            parts.append([])
     said = " ".join(parts[0]).rstrip(".")
-    near = next((part[1].split(",")[-1].split()[0] for part in parts if part[0].startswith("Perhaps you meant")), "")
-    return f"{said}; perhaps {near}" if near else said
+    near = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant")), "")
+    return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said
 
 
 def _stop(message: str) -> NoReturn:

@@ -28,7 +28,8 @@ def gain(
     """Did pre-training help? This encoder beside random weights and, where they can be had, ImageNet's.
 
     By a linear probe and by fine-tuning, with 1, 5, 20 and 100 % of the labels. Each number is kept in gain.jsonl,
-    beside the results, so the same command goes on where it was stopped; gain.md has the table, gain.png the figure.
+    beside the results, so the same command goes on where it was stopped; gain-DATA.md is the table, gain-DATA.png
+    the figure.
 
     Args:
         weights: a run folder, a checkpoint or an encoder file.
@@ -42,19 +43,20 @@ def gain(
     from fastmoco.protocols import Finetune
     from fastmoco.report import print_table
 
-    if seeds < 1 or (epochs is not None and epochs < 1):
-        raise ValueError(f"--seeds {seeds} --epochs {epochs}: use 1 or more")
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds}: use 1 or more")
+    protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     bench = prepare(weights, data, out, terms)
     folder = bench.out.parent
-    protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     records = _measure(_subjects(bench, seeds), seeds, protocol, folder / "gain.jsonl")
     columns, lines = tabulate(records)
     print_table(columns, lines)
     rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
     text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    write(folder / "gain.md", lambda file: file.write(text.encode()))
-    plots.gain(records, folder / "gain.png", f"Did pre-training help? {bench.found.name} on {Path(data).name}")
-    print(f"top-1 in percent, mean and standard deviation of {seeds}; see {folder / 'gain.md'} and gain.png")
+    table, figure = (folder / f"gain-{Path(data).stem or 'data'}.{kind}" for kind in ("md", "png"))
+    write(table, lambda file: file.write(text.encode()))
+    plots.gain(records, figure, f"Did pre-training help? {bench.found.name} on {Path(data).name}")
+    print(f"top-1 in percent, mean and standard deviation of {seeds}; in {table} and {figure}")
     means = [
         (f"{encoder}/{method}/{share:g}%", mean)
         for encoder, method, points in _averages(records)
@@ -90,11 +92,16 @@ def _subjects(bench: Bench, seeds: int) -> "dict[str, list[Subject]]":
     import torch
 
     from fastmoco.encoder import RESNETS
+    from fastmoco.evaluate.features import Gallery, recalibrate
     from fastmoco.pretrained import find
 
     def put(weights: str, seed: int) -> "Subject":
         made = find(weights, seed=seed, download=bench.terms.download)
         encoder = made.encoder.to(bench.subject.device).to(memory_format=torch.channels_last)
+        if bench.terms.recalibrate:
+            recalibrate(
+                encoder, Gallery(bench.subject.train, bench.subject.frame, bench.subject.workers), bench.subject.device
+            )
         return replace(bench.subject, encoder=encoder)
 
     name = bench.found.name
@@ -118,8 +125,9 @@ def _measure(subjects: "dict[str, list[Subject]]", seeds: int, protocol: "Finetu
         subject = subjects[trial.encoder][trial.seed]
         # Lower rates are for stages that have learnt something: random weights get the full rate everywhere.
         value = replace(protocol, decay=1.0) if trial.encoder == RANDOM else protocol
-        words = f"{trial} {value if trial.method == 'finetune' else ''} {subject.known} {subject.frame}"
-        known = hashlib.sha256(words.encode()).hexdigest()[:16]
+        course = str(value) if trial.method == "finetune" else ""
+        words = (str(trial), course, subject.known, subject.test.images.stamp(), str(subject.frame))
+        known = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
         if known not in kept:
             kept[known] = {**asdict(trial), "top1": measure(subject, trial, value), "known": known}
             _append(path, kept[known])
@@ -141,7 +149,8 @@ def _read(path: Path) -> dict[str, Record]:
 
 def _append(path: Path, record: Record) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = path.exists() and not path.read_text().endswith("\n")
     with path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write("\n" * cut_off + json.dumps(record) + "\n")
         file.flush()
         os.fsync(file.fileno())

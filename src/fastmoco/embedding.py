@@ -2,18 +2,16 @@
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastmoco.assess import USUAL, Shared, see
 from fastmoco.flags import Data, Flag, Weights
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fastmoco.evaluate.features import Features
     from fastmoco.images import Images
 
-    Columns = dict[str, np.ndarray]
+    Columns = dict[str, Any]  # arrays
 
 KINDS = (".npz", ".parquet")
 
@@ -42,7 +40,7 @@ def embed(
     if terms.recalibrate:
         sight.recalibrate(source.train)
     parts, bad = [], 0
-    for split, images in (("train", source.train), ("val", source.val)):
+    for split, images in (("train", source.train), ("val", source.val or source.unlabelled)):
         if images is not None:
             gallery = Gallery(images, sight.frame, sight.workers)
             found = extract(sight.found.encoder, gallery, sight.device, f"embedding {split}")
@@ -50,7 +48,6 @@ def embed(
             bad += len(gallery.bad)
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     content = _npz(columns) if path.suffix == ".npz" else _parquet(columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write(path, lambda file: file.write(content))
     count, width = columns["embedding"].shape
     print(f"{count:,} embeddings of {width:,} numbers are in {path}{f'; {bad:,} images cannot be read' if bad else ''}")
@@ -63,6 +60,7 @@ def _refuse(path: Path, overwrite: bool) -> None:
         raise ValueError(f"--out {path}: use a file that ends in {' or '.join(KINDS)}")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists and is kept; give another --out, or --overwrite")
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         _parquet({})
 
@@ -84,7 +82,7 @@ def _npz(columns: "Columns") -> bytes:
     import numpy as np
 
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **columns)
+    np.savez(buffer, **columns)
     return buffer.getvalue()
 
 

@@ -89,7 +89,7 @@ def _number_folders(paths: list[bytes], known: tuple[str, ...]) -> tuple[Sequenc
     folders = [path.partition(b"/")[0] for path in paths]
     names = sorted(set(folders))
     classes = tuple(shards.show(name) for name in names)
-    if (len(names) >= 2 and len(paths) >= 2 * len(names)) or set(classes) <= set(known):
+    if (len(names) >= 2 and len(paths) >= 2 * len(names)) or set(classes) & set(known):
         numbers = {name: number for number, name in enumerate(names)}
         return array("q", (numbers[folder] for folder in folders)), classes
     return None, ()

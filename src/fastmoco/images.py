@@ -43,13 +43,17 @@ class Source:
     labelled: Images | None  # images with labels for evaluation: `train` itself where it has labels
     val: Images | None  # held-out images with labels
     words: str  # one phrase for people
+    unlabelled: Images | None = None  # held-out images without labels, which judge nothing
 
 
 def put_together(train: Images, val: Images | None = None) -> Source:
     """Put together, with val's classes numbered as train's."""
     labelled = None if train.labels is None else train
     if labelled is None or val is None or val.labels is None:
-        return Source(train, labelled, None, describe(train, labelled, None))
+        words = describe(train, labelled, None)
+        if labelled is not None and val is not None:
+            words += f"; {len(val):,} apart from them have no labels and judge nothing"
+        return Source(train, labelled, None, words, val)
     numbers = {name: number for number, name in enumerate(train.classes)}
     strange = [name for name in val.classes if name not in numbers]
     if strange:

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from fastmoco import checkpoint
+from fastmoco import checkpoint, foreign
 from fastmoco.encoder import RESNETS, Encoder, build
 from fastmoco.flags import Side
 from fastmoco.names import unknown
@@ -27,6 +27,7 @@ class Pretrained:
     words: str  # one phrase for people
     step: int = -1  # of its training, if that is known
     folder: Path | None = None  # its run folder, if it has one
+    branch: Side = "online"
 
 
 def find(
@@ -42,7 +43,7 @@ def find(
     found = _find(weights, encoder, branch, seed, download)
     if encoder and found.name != encoder:
         raise ValueError(f"--encoder {encoder}: {weights} holds a {found.name}; leave it out, or give other weights")
-    if branch == "target" and not found.words.endswith("target branch"):
+    if branch == "target" and found.branch == "online":
         raise ValueError(f"--branch target: {weights} has one branch only; give a run folder or a checkpoint")
     found.encoder.eval()
     return found
@@ -83,7 +84,7 @@ def _read_run(path: Path, branch: Side) -> Pretrained:
 def _read_encoder(file: Path) -> Pretrained:
     stored = read(file)
     folder = file.parent if (file.parent / "recipe.py").is_file() else None
-    size = max(view.size for view in read_recipe(folder).views) if folder else stored.size
+    size = stored.size or (max(view.size for view in read_recipe(folder).views) if folder else SIZE)
     return _fill(stored.name, stored.tensors, str(file), size, f"{stored.name} of {file}", stored.step, folder)
 
 
@@ -101,14 +102,17 @@ def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
     else:
         raise ValueError(f"{file} is not in a run folder, so nothing says what it holds; add --encoder NAME")
     prefix = f"{_BRANCH[branch]}.encoder.net."
-    learner: dict[str, Any] = state["learner"]
+    learner = state.get("learner")
+    if not isinstance(learner, dict):
+        raise ValueError(f"{file} is no checkpoint of a training; give one of a run folder")
     tensors = {key.removeprefix(prefix): value for key, value in learner.items() if key.startswith(prefix)}
     if not tensors:
         raise ValueError(
             f"--branch {branch}: {file} has no such branch, as its target is the online branch; leave it out"
         )
     words = f"{name} of {file}, step {state['step']:,}, {branch} branch"
-    return _fill(name, tensors, str(file), size, words, state["step"], folder if here else None)
+    found = _fill(name, tensors, str(file), size, words, state["step"], folder if here else None)
+    return replace(found, branch=branch)
 
 
 def _fetch_torchvision(name: str, download: bool) -> Mapping[str, Tensor]:
@@ -120,20 +124,21 @@ def _fetch_torchvision(name: str, download: bool) -> Mapping[str, Tensor]:
     file = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rpartition("/")[2]
     if not file.is_file() and not download:
         raise ValueError(f"torchvision/{name} is not in {file.parent}; add --download to fetch it")
-    try:
-        tensors: dict[str, Tensor] = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"cannot download torchvision/{name}: {error}; try again, or put it at {file}") from None
-    return {key: value for key, value in tensors.items() if not key.startswith("fc.")}
+    if not file.is_file():
+        try:
+            chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"cannot download torchvision/{name}: {error}; try again, or put it at {file}") from None
+    return {key: value for key, value in foreign.read(file).items() if not key.startswith("fc.")}
 
 
 def _fetch_timm(name: str, download: bool) -> Mapping[str, Tensor]:
     import timm
 
-    if not download:
-        raise ValueError(f"timm/{name}: add --download, with which timm fetches the weights or finds them in its cache")
     if not timm.is_model(name.partition(".")[0]):
         raise ValueError(unknown("weights", f"timm/{name}", [f"timm/{known}" for known in timm.list_pretrained()]))
+    if not download:
+        raise ValueError(f"timm/{name}: add --download, with which timm fetches the weights or finds them in its cache")
     try:
         tensors: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
     except Exception as error:  # of whatever library timm fetches by

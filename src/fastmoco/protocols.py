@@ -1,7 +1,16 @@
 """The paper's evaluation protocols as values (section 4.2 and the appendix)."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+
+def _check(epochs: int, batch: int, lr: float) -> None:
+    for name, value in (("epochs", epochs), ("batch", batch)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: use 1 or more")
+    if not 0 < lr < math.inf:
+        raise ValueError(f"lr={lr}: use a positive rate")
 
 
 @dataclass(frozen=True)
@@ -11,6 +20,9 @@ class Linear:
     epochs: int = 90
     lr: float = 0.8  # absolute, for this batch
     batch: int = 4096
+
+    def __post_init__(self) -> None:
+        _check(self.epochs, self.batch, self.lr)
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,13 @@ class Semi:
     lr: float  # of the classifier, as printed in the paper
     encoder_lr: float
     batch: int = 256
+
+    def __post_init__(self) -> None:
+        _check(self.epochs, self.batch, self.lr)
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction}: use a part above 0 and up to 1")
+        if not 0 <= self.encoder_lr < math.inf:
+            raise ValueError(f"encoder_lr={self.encoder_lr}: use 0 or more")
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,16 @@ class Finetune:
     weight_decay: float = 0.05
     warmup: float = 0.1  # of all steps
     batch: int = 64
+
+    def __post_init__(self) -> None:
+        _check(self.epochs, self.batch, self.lr)
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay={self.decay}: use a part above 0 and up to 1")
+        if not 0 <= self.warmup < 1 or self.weight_decay < 0 or self.steps < 0:
+            raise ValueError(
+                f"warmup={self.warmup}, weight_decay={self.weight_decay}, steps={self.steps}: "
+                "use a part from 0 to below 1, and 0 or more"
+            )
 
 
 linear_100 = Linear()

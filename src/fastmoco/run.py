@@ -45,17 +45,24 @@ class Run:
         for name in ("log_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 step or more")
-        for name in ("workers", "keep_every", "knn_every"):
+        for name in ("keep_every", "knn_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 0 or more")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed {self.seed}: use a whole number from 0 to 2**63 - 1")
+        check(self.seed, self.workers)
 
     @property
     def words(self) -> str:
         """For people."""
         compiled = ", compiled" if self.compile else ""
         return f"{_name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
+
+
+def check(seed: int, workers: int) -> None:
+    """Refuse what no work can have."""
+    if workers < 0:
+        raise ValueError(f"--workers {workers}: use 0 or more")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"--seed {seed}: use a whole number from 0 to 2**63 - 1")
 
 
 def settle(

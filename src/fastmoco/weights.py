@@ -21,7 +21,7 @@ class Stored:
 
     name: str  # of the encoder
     step: int
-    size: int  # pixels of the largest views that it has learnt from
+    size: int  # pixels of the largest views that it has learnt from; 0 if it does not say
     tensors: dict[str, Tensor]
 
 
@@ -42,7 +42,7 @@ def read(file: Path) -> Stored:
         with safe_open(file, "pt") as content:
             about = content.metadata() or {}
             tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118
-        step, size = int(about.get("step", -1)), int(about.get("size", SIZE))
+        step, size = int(about.get("step", -1)), int(about.get("size", 0))
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{file} is damaged or no safetensors file: {' '.join(str(error).split())[:120]}") from None
     if not about.get("encoder"):

@@ -22,6 +22,7 @@ from fastmoco.weights import digest
 
 BLOCK = 256  # images that pass an encoder at once
 ROOM = 2**30  # bytes of pixels that a gallery keeps
+MOST = 2**34  # bytes of embeddings that are kept on the disk: those of ImageNet by a ResNet-50 are 10 GiB
 
 Tensors = dict[str, Tensor]
 Block = tuple[list[int], UInt8[Tensor, "b 3 size size"]]
@@ -137,6 +138,8 @@ def remembered(make: Callable[[], Tensors], *known: str) -> Tensors:
         except Exception:  # a damaged file is made anew, whatever its reader says of it
             path.unlink()
     made = make()
+    if sum(value.nbytes for value in made.values()) > MOST:
+        return made
     path.parent.mkdir(parents=True, exist_ok=True)
     content = save({key: value.contiguous() for key, value in made.items()})
     write(path, lambda file: file.write(content))
@@ -151,6 +154,8 @@ def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str
         return {"x": found.x.cpu(), "index": found.index}
 
     found = remembered(make, digest(encoder.net), gallery.images.stamp(), repr(gallery.frame))
+    absent = set(range(len(gallery))).difference(found["index"].tolist())
+    gallery.bad |= dict.fromkeys(sorted(absent - gallery.bad.keys()), "it could not be read before")
     labels = labels_of(gallery.images)[found["index"]]
     return Features(found["x"].to(device), found["index"], labels.to(device))
 
@@ -159,12 +164,14 @@ def recalibrate(encoder: Encoder, gallery: Gallery, device: torch.device) -> Non
     """Estimate the running statistics of batch norm again, on whole images: training may have shown it patches only."""
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in encoder.modules()):
         raise ValueError("--recalibrate: this encoder has no batch norm; leave it out")
+    if len(gallery) < 2:
+        raise ValueError("--recalibrate: of one image there is no spread; leave it out, or give more")
     with Progress("recalibrating", len(gallery)) as progress:
 
         def pass_on() -> Iterator[Tensor]:
             for places, pixels in gallery:
                 progress.add(BLOCK)
-                if len(places) > 1:  # of one image there is no spread
+                if len(places) > 1:
                     yield _show(pixels, device)
 
         update_bn(pass_on(), encoder)

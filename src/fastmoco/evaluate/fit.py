@@ -85,11 +85,13 @@ class Pictures:
         self.device = device
         self.labels = labels_of(images)
         self.loader = choose(images, draws, device, way="auto", workers=workers, compile=False)
+        self.bad: dict[int, str] = {}  # those that could not be read, and why
 
     def since(self, step: int) -> Generator[Example, None, None]:
         with closing(self.loader.since(step)) as batches:
             for batch in batches:
                 labels = self.labels[batch.index]
+                self.bad |= batch.bad
                 if batch.bad:  # another image is in the place of such a one, and its label is not this one
                     labels[torch.isin(batch.index, torch.tensor(list(batch.bad)))] = NOT_ASKED
                 views = self.loader.views(batch)[0][0]
@@ -155,6 +157,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
                 _save(folder, step, classifier, optimizer)
                 saved = time.monotonic()
             if interrupts.asked is not None:
+                progress.say(f"stopped by {interrupts.asked.name}; the same command goes on")
                 raise KeyboardInterrupt(int(interrupts.asked))
     shutil.rmtree(folder, ignore_errors=True)
     if not all(weight.isfinite().all() for weight in classifier.parameters()):

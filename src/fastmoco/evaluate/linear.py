@@ -74,6 +74,7 @@ def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
                 epoch, index = step // feed.draws.per_epoch, feed.draws.index(step)
                 x[epoch, index], labels[epoch, index] = subject.encoder(views).float().cpu(), given.cpu()
                 progress.add(len(index))
+        subject.note(feed.bad)
         return {"x": x, "labels": labels}
 
     found = remembered(make, subject.known, repr(feed.draws))

@@ -30,6 +30,12 @@ class Progress:
             left = clock(max(0, self.images - self.done) / rate)
             self._show(f"{self.what}: {min(1, self.done / self.images):.0%}, {rate:,.0f} images a second, {left} left")
 
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._show(text)
+        if self.live:
+            print(file=sys.stderr)
+
     def _show(self, text: str) -> None:
         if self.live:
             print(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

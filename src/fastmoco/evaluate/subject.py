@@ -1,8 +1,8 @@
 """What is judged: an encoder, the labelled images that it is judged by, and where that is computed."""
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int64
@@ -27,6 +27,7 @@ class Subject:
     workers: int
     seed: int
     bf16: bool
+    unread: dict[str, str] = field(default_factory=dict)  # images that could not be read, and why
 
     @property
     def classes(self) -> int:
@@ -40,10 +41,11 @@ class Subject:
     def features(self) -> tuple[Features, Features]:
         """Embeddings to learn from and to be tested by; from the disk where they are known."""
         gallery = Gallery(self.train, self.frame, self.workers)
-        return (
-            embedded(self.encoder, gallery, self.device, "embedding images to learn from"),
-            embedded(self.encoder, self.test, self.device, "embedding held-out images"),
-        )
+        train = embedded(self.encoder, gallery, self.device, "embedding images to learn from")
+        test = embedded(self.encoder, self.test, self.device, "embedding held-out images")
+        self.note(gallery.bad)
+        self.note(self.test.bad, self.test.images)
+        return train, test
 
     def classifier(self, frozen: bool) -> Classifier:
         """A new head on the encoder, or on a copy of it that may change."""
@@ -53,7 +55,13 @@ class Subject:
 
     def learn(self, course: Course, classifier: Classifier, what: str) -> None:
         """Train a classifier on this subject's images, cropped and flipped."""
-        fit(classifier, self.feed(course), course, bf16=self.bf16, what=what, known=self.known)
+        if not classifier.frozen and min(course.batch, len(self.train)) < 2:
+            raise ValueError(
+                f"{what}: batch norm needs two images or more in a batch; give more images, or a larger one"
+            )
+        feed = self.feed(course)
+        fit(classifier, feed, course, bf16=self.bf16, what=what, known=self.known)
+        self.note(feed.bad)
 
     def feed(self, course: Course) -> Pictures:
         """The images to learn from, as a course asks for them."""
@@ -63,4 +71,9 @@ class Subject:
     def ask(self, classifier: Classifier, what: str) -> tuple[Float[Tensor, "q classes"], Int64[Tensor, " q"]]:
         """A classifier's scores of the held-out images, and their labels."""
         found = extract(classifier, self.test, self.device, what)
+        self.note(self.test.bad, self.test.images)
         return found.x, found.labels
+
+    def note(self, bad: Mapping[int, str], images: Images | None = None) -> None:
+        """Images to learn from that could not be read, or others."""
+        self.unread.update({(images or self.train).name(place): reason for place, reason in bad.items()})
