@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastmoco.assess import USUAL, Bench, Shared, conclude, prepare
-from fastmoco.flags import Data, Int, Str, Weights
+from fastmoco.assess import USUAL, Bench, Shared, conclude, given, prepare
+from fastmoco.flags import Data, Float, Int, Str, Weights
 
 if TYPE_CHECKING:
     from fastmoco.evaluate.subject import Subject
@@ -23,7 +23,14 @@ METHODS = {"linear": "linear probe", "finetune": "fine-tuning"}
 
 
 def gain(
-    weights: Weights, data: Data, *, seeds: int = 3, epochs: Int = None, out: Str = "", terms: Shared = USUAL
+    weights: Weights,
+    data: Data,
+    *,
+    seeds: int = 3,
+    epochs: Int = None,
+    lr: Float = None,
+    out: Str = "",
+    terms: Shared = USUAL,
 ) -> dict[str, float]:
     """Did pre-training help? This encoder beside random weights and, where they can be had, ImageNet's.
 
@@ -36,6 +43,7 @@ def gain(
         data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
         seeds: how often each is repeated, with other labels, another order and other random weights.
         epochs: of fine-tuning; by default 30, and at least 500 steps.
+        lr: of fine-tuning, the same for all; 0.001 by default.
         out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
     from fastmoco import plots
@@ -46,6 +54,7 @@ def gain(
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: use 1 or more")
     protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
+    protocol = replace(protocol, **given({"lr": lr}))
     bench = prepare(weights, data, out, terms)
     folder = bench.out.parent
     records = _measure(_subjects(bench, seeds), seeds, protocol, folder / "gain.jsonl")
