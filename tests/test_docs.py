@@ -2,15 +2,19 @@
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from test_imports import ARROW
 
 from fastmoco import contrast, images, steps
+from fastmoco.assess import Terms
 from fastmoco.cli import VERBS
 from fastmoco.evaluate import knn
+from fastmoco.evaluate.features import Features
 from fastmoco.recipes import TABLES, rows
 from fastmoco.weights import snippet
 
@@ -64,7 +68,8 @@ def test_the_arrow_of_the_architecture_is_the_arrow():
 def test_every_module_has_a_room():
     section = (ROOT / "docs" / "architecture.md").read_text().split("## 5. Rooms")[1].split("Imports go one way")[0]
     cells = "".join(re.findall(r"^\|(.*?)\|", section, flags=re.MULTILINE))
-    assert set(re.findall(r"`(\w+)(?:\.py|/)`", cells)) == set().union(*ARROW)
+    inner = {file.stem for file in (SOURCE / "evaluate").glob("[!_]*.py")}
+    assert set(re.findall(r"`(\w+)(?:\.py|/)`", cells)) == set().union(inner, *ARROW)
 
 
 def test_every_number_of_a_run_is_explained():
@@ -78,8 +83,15 @@ def test_every_number_of_a_run_is_explained():
 
 @pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
 def test_every_flag_named_in_a_document_exists(file):
-    known = {name.replace("_", "-") for verb in VERBS.values() for name in inspect.signature(verb).parameters}
+    flags = {name for verb in VERBS.values() for name in inspect.signature(verb).parameters}
+    known = {name.replace("_", "-") for name in flags | {field.name for field in fields(Terms)}}
     assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", file.read_text())) <= known | {"help"}
+
+
+def test_every_command_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    for verb in VERBS:
+        assert f"fastmoco {verb}" in text, verb
 
 
 def test_the_lines_that_load_an_encoder_are_those_that_a_run_prints():
@@ -96,11 +108,10 @@ def test_the_examples_of_the_guide_run():
     exec(row, {})
     for code, module, value in ((step, steps, "Keep(3)"), (new_contrast, contrast, "Squared()")):
         assert eval(value, run(code, module))
-    train = torch.tensor([[0.0, 1.0], [0.0, 3.0], [5.0, 0.0]])
-    scores = run(evaluation, knn)["centroids"](
-        train, torch.tensor([0, 0, 1]), torch.tensor([[1.0, 2.0], [4.0, 0.0]]), 2
-    )
-    assert scores.argmax(1).tolist() == [0, 1]
+    train = Features(torch.tensor([[0.0, 1.0], [0.0, 3.0], [5.0, 0.0]]), torch.arange(3), torch.tensor([0, 0, 1]))
+    test = Features(torch.tensor([[1.0, 2.0], [4.0, 0.0]]), torch.arange(2), torch.tensor([0, 1]))
+    subject = SimpleNamespace(features=lambda: (train, test), classes=2)
+    assert dict(run(evaluation, knn)["evaluate"](subject))["centroids/top1"] == 100
     noise = run(source, images)["Noise"](4)
     assert isinstance(noise, images.Images)
     assert (len(noise), noise.read(3).mode, noise.name(3)) == (4, "RGB", "noise/3")

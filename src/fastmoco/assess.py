@@ -261,7 +261,7 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
     """Run an evaluation to its end, show what it found, and add it to the records."""
     import torch
 
-    from fastmoco import results
+    from fastmoco import results, run
     from fastmoco.journal import clock
 
     try:
@@ -285,7 +285,7 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         "size": subject.frame.size,
         "crop": subject.frame.part,
         "seed": terms.seed,
-        "device": subject.device.type,
+        "device": run.name(subject.device),
         "seconds": round(seconds, 1),
         "results": found,
     }

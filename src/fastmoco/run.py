@@ -54,7 +54,7 @@ class Run:
     def words(self) -> str:
         """For people."""
         compiled = ", compiled" if self.compile else ""
-        return f"{_name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
+        return f"{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
 
 
 def check(seed: int, workers: int) -> None:
@@ -106,7 +106,7 @@ def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) ->
     with os.fdopen(os.open(path / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as lock:
         _lock(lock, path)
         if new:
-            known = {**asdict(run), **about, "device": _name(run.device)}
+            known = {**asdict(run), **about, "device": name(run.device)}
             versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
             text = json.dumps({**known, **versions, "started": time.strftime("%Y-%m-%d %H:%M:%S%z")}, indent=2)
             write(path / "run.json", lambda file: file.write(f"{text}\n".encode()))
@@ -182,5 +182,5 @@ def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> 
         )
 
 
-def _name(device: torch.device) -> str:
+def name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
