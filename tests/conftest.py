@@ -1,4 +1,11 @@
+import pytest
 import torch
 
 # Reduced rows are too small to share: on a busy machine, threads that wait for each other cost more than they bring.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path, monkeypatch):
+    """What is kept for the next time is kept for one test only."""
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))

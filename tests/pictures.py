@@ -4,7 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+
+import fastmoco
+from fastmoco import encoder
+from fastmoco.data import find
+from fastmoco.evaluate.features import Frame, Gallery
+from fastmoco.evaluate.subject import Subject
 
 # timm's smallest ResNet on 16-px views: a step takes a few hundredths of a second.
 TINY = (
@@ -36,3 +43,20 @@ def records(folder: Path) -> list[dict]:
 def trace(folder: Path) -> list[tuple[int, float]]:
     """Steps and their losses, to the last bit."""
     return [(line["step"], line["train/loss"]) for line in records(folder) if "train/loss" in line]
+
+
+def pretrain_a_little(images: Path, out: Path) -> Path:
+    """A run folder after a step or two."""
+    options = {"set": TINY, "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
+    return fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), **options)
+
+
+def paint_subject(folder: Path, count: int) -> Subject:
+    """An encoder with random weights, and painted images of three classes."""
+    paint(folder / "train", count, classes=3)
+    paint(folder / "val", 12, classes=3)
+    source, frame = find(str(folder)), Frame(16)
+    torch.manual_seed(0)
+    made = encoder.build("timm/test_resnet").eval()
+    test = Gallery(source.val, frame, 1)
+    return Subject(made, source.labelled, test, frame, torch.device("cpu"), workers=0, seed=0, bf16=False)

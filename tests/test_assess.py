@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import TINY, paint
+from pictures import TINY, paint, pretrain_a_little
 from PIL import Image
 
 import fastmoco
@@ -36,7 +36,6 @@ def store(tmp_path, monkeypatch):
     place.mkdir()
     monkeypatch.chdir(place)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
     return tmp_path / "store"
 
 
@@ -50,9 +49,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(images, tmp_path_factory):
-    options = {"set": TINY, "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
-    out = tmp_path_factory.mktemp("runs") / "run"
-    return fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), **options)
+    return pretrain_a_little(images, tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,9 @@ from statistics import fmean, stdev
 
 import pytest
 import torch
-from pictures import TINY, paint
+from pictures import paint, pretrain_a_little
 from PIL import Image
 
-import fastmoco
 from fastmoco import cli, compare
 from fastmoco.assess import Terms
 from fastmoco.evaluate import gain as trial
@@ -25,7 +24,6 @@ def _quick_and_nothing_outside(tmp_path, monkeypatch):
     place = tmp_path / "work"
     place.mkdir()
     monkeypatch.chdir(place)
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setattr(trial, "trials", partial(trial.trials, percents=PERCENTS))
 
@@ -40,9 +38,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(images, tmp_path_factory):
-    options = {"set": TINY, "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
-    out = tmp_path_factory.mktemp("runs") / "run"
-    return fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), **options)
+    return pretrain_a_little(images, tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import TINY, paint
+from pictures import paint, pretrain_a_little
 from PIL import Image
 
 import fastmoco
@@ -23,7 +23,6 @@ def _nothing_outside(tmp_path, monkeypatch):
     place = tmp_path / "work"
     place.mkdir()
     monkeypatch.chdir(place)
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +35,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(images, tmp_path_factory):
-    options = {"set": TINY, "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
-    out = tmp_path_factory.mktemp("runs") / "run"
-    return fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), **options)
+    return pretrain_a_little(images, tmp_path_factory.mktemp("runs") / "run")
 
 
 def read_npz(path):

@@ -15,11 +15,6 @@ from fastmoco.evaluate.features import Frame, Gallery, embedded, extract, recali
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _store(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
-
-
 @pytest.fixture
 def net():
     torch.manual_seed(0)

@@ -1,21 +1,13 @@
 import pytest
 import torch
-from pictures import paint
+from pictures import paint_subject
 
 from fastmoco import encoder
-from fastmoco.data import find
 from fastmoco.evaluate import finetune
-from fastmoco.evaluate.features import Frame, Gallery
 from fastmoco.evaluate.fit import Classifier
-from fastmoco.evaluate.subject import Subject
 from fastmoco.protocols import Finetune
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _store(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18-small", "timm/test_resnet", "timm/test_vit"])
@@ -62,14 +54,8 @@ def test_the_rate_climbs_and_falls():
 
 
 def test_colours_are_told_apart_after_some_steps(tmp_path):
-    paint(tmp_path / "images" / "train", 60, classes=3)
-    paint(tmp_path / "images" / "val", 30, classes=3)
-    source = find(str(tmp_path / "images"))
-    torch.manual_seed(0)
-    made = encoder.build("timm/test_resnet").eval()
-    before = {name: value.clone() for name, value in made.state_dict().items()}
-    frame = Frame(16)
-    subject = Subject(made, source.labelled, Gallery(source.val, frame, 1), frame, CPU, 0, 0, False)
+    subject = paint_subject(tmp_path / "images", 60)
+    before = {name: value.clone() for name, value in subject.encoder.state_dict().items()}
     answers = dict(finetune.evaluate(subject, Finetune(epochs=10, steps=0, batch=20, lr=0.01)))
     assert answers["finetune/top1"] > 90
-    assert all(value.equal(before[name]) for name, value in made.state_dict().items())
+    assert all(value.equal(before[name]) for name, value in subject.encoder.state_dict().items())

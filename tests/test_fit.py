@@ -19,11 +19,6 @@ from fastmoco.randomness import order
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _store(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
-
-
 def sgd(lr=0.1, momentum=0.9):
     return lambda classifier: torch.optim.SGD(classifier.head.parameters(), lr, momentum)
 

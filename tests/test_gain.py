@@ -1,23 +1,13 @@
-import pytest
 import torch
-from pictures import paint
+from pictures import paint_subject
 
-from fastmoco import encoder
-from fastmoco.data import find
-from fastmoco.evaluate.features import Frame, Gallery
 from fastmoco.evaluate.gain import PERCENTS, Trial, measure, trials
 from fastmoco.evaluate.probe import probe
 from fastmoco.evaluate.scores import top1
-from fastmoco.evaluate.subject import Subject
 from fastmoco.parts import by_fraction
 from fastmoco.protocols import Finetune
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _store(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
 
 
 def test_the_table_has_every_encoder_method_share_and_seed_once():
@@ -27,15 +17,10 @@ def test_the_table_has_every_encoder_method_share_and_seed_once():
 
 
 def test_a_probe_learns_from_the_labels_of_its_share_and_seed_alone(tmp_path):
-    paint(tmp_path / "images" / "train", 40, classes=3)
-    paint(tmp_path / "images" / "val", 12, classes=3)
-    source = find(str(tmp_path / "images"))
-    torch.manual_seed(0)
-    made, frame = encoder.build("timm/test_resnet").eval(), Frame(16)
-    subject = Subject(made, source.labelled, Gallery(source.val, frame, 1), frame, CPU, 0, 0, False)
+    subject = paint_subject(tmp_path / "images", 40)
     train, test = subject.features()
     for seed in (0, 1):
-        index = torch.from_numpy(by_fraction(source.labelled, 0.2, seed))
+        index = torch.from_numpy(by_fraction(subject.train, 0.2, seed))
         scores = probe(train.x[index], train.labels[index], test.x, 3, seed)
         value = measure(subject, Trial("this encoder", "linear", 20.0, seed), Finetune())
         assert value == top1(scores, test.labels)

@@ -4,34 +4,20 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from pictures import paint
+from pictures import paint_subject
 from torch import nn
 
-from fastmoco import encoder
-from fastmoco.data import find
 from fastmoco.evaluate import linear
-from fastmoco.evaluate.features import Features, Frame, Gallery
+from fastmoco.evaluate.features import Features
 from fastmoco.evaluate.fit import Classifier, Embeddings, draws, fit
-from fastmoco.evaluate.subject import Subject
 from fastmoco.protocols import Linear, linear_20, linear_100
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _store(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
-
-
 @pytest.fixture
 def subject(tmp_path):
-    paint(tmp_path / "images" / "train", 40, classes=3)
-    paint(tmp_path / "images" / "val", 12, classes=3)
-    source = find(str(tmp_path / "images"))
-    torch.manual_seed(0)
-    made = encoder.build("timm/test_resnet").eval()
-    frame = Frame(16)
-    return Subject(made, source.labelled, Gallery(source.val, frame, 1), frame, CPU, 0, 0, False)
+    return paint_subject(tmp_path / "images", 40)
 
 
 def test_on_imagenet_the_suited_protocol_is_the_papers():

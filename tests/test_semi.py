@@ -3,12 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pictures import paint
+from pictures import paint_subject
 
 from fastmoco import encoder, protocols
-from fastmoco.data import find
 from fastmoco.evaluate import semi
-from fastmoco.evaluate.features import Frame, Gallery
 from fastmoco.evaluate.fit import Classifier
 from fastmoco.evaluate.subject import Subject
 from fastmoco.images import Part
@@ -17,20 +15,9 @@ from fastmoco.protocols import Semi
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _store(tmp_path, monkeypatch):
-    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
-
-
 @pytest.fixture
 def subject(tmp_path):
-    paint(tmp_path / "images" / "train", 30, classes=3)
-    paint(tmp_path / "images" / "val", 12, classes=3)
-    source = find(str(tmp_path / "images"))
-    torch.manual_seed(0)
-    made = encoder.build("timm/test_resnet").eval()
-    frame = Frame(16)
-    return Subject(made, source.labelled, Gallery(source.val, frame, 1), frame, CPU, 0, 0, False)
+    return paint_subject(tmp_path / "images", 30)
 
 
 def test_the_papers_presets_are_as_printed():
@@ -91,7 +78,7 @@ def test_the_rate_is_chosen_on_labelled_images_alone(subject, monkeypatch):
         return scores, labels
 
     monkeypatch.setattr(semi, "_fit", record)
-    protocol = Semi(0.1, epochs=1, lr=0.0, encoder_lr=0.0, batch=8)
+    protocol = Semi(0.1, epochs=1, lr=1.0, encoder_lr=0.0, batch=8)
     answers = dict(semi.evaluate_tuned(subject, protocol, rates=(50.0, 0.5, 5.0)))
     assert answers["semi/lr"] == 5.0
     assert [lr for lr, _, _ in tried] == [0.5, 5.0, 50.0, 5.0]

@@ -1,6 +1,7 @@
 import torch
 
-from fastmoco.evaluate.knn import top1, vote
+from fastmoco.evaluate.knn import vote
+from fastmoco.evaluate.scores import top1
 from fastmoco.shapes import CLASSES, COUNTS, draw
 
 
