@@ -12,10 +12,10 @@ from pictures import TINY, paint, pretrain_a_little
 from PIL import Image
 
 import fastmoco
-from fastmoco import assess, cli
+from fastmoco import assess, bench, cli
 from fastmoco.album import middle
-from fastmoco.assess import Terms
 from fastmoco.augment import normalise
+from fastmoco.bench import Terms
 from fastmoco.images import Pixels, Source
 
 CPU = Terms(device="cpu", workers=1)
@@ -410,4 +410,4 @@ def test_labelled_images_may_be_others_than_those_to_learn_from(images):
     pixels = np.zeros((4, 8, 8, 3), np.uint8)
     labelled = Pixels(pixels, array("q", [0, 1, 0, 1]), ("a", "b"), "labelled")
     source = Source(Pixels(pixels, None, (), "train"), labelled, labelled, "words")
-    assert assess.split(source, "data") == (labelled, labelled, "words")
+    assert bench.split(source, "data") == (labelled, labelled, "words")

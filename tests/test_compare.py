@@ -11,7 +11,7 @@ from pictures import paint, pretrain_a_little
 from PIL import Image
 
 from fastmoco import cli, compare
-from fastmoco.assess import Terms
+from fastmoco.bench import Terms
 from fastmoco.evaluate import gain as trial
 
 CPU = Terms(device="cpu", workers=1)

@@ -11,7 +11,7 @@ import torch
 from test_imports import ARROW
 
 from fastmoco import contrast, images, steps
-from fastmoco.assess import Terms
+from fastmoco.bench import Terms
 from fastmoco.cli import VERBS
 from fastmoco.evaluate import knn
 from fastmoco.evaluate.features import Features

@@ -11,8 +11,8 @@ from PIL import Image
 import fastmoco
 from fastmoco import cli
 from fastmoco.album import middle
-from fastmoco.assess import Terms
 from fastmoco.augment import normalise
+from fastmoco.bench import Terms
 from fastmoco.embedding import embed
 
 CPU = Terms(device="cpu", workers=1)

@@ -21,9 +21,9 @@ ARROW = [
     {"evaluate", "results"},
     {"run"},
     {"train", "memory", "pretrained"},
-    {"command", "formats", "assess"},
-    {"demo", "card", "compare", "embedding"},
-    {"export"},
+    {"command", "formats", "bench"},
+    {"demo", "card", "assess", "embedding"},
+    {"export", "compare"},
     {"cli"},
     {"__main__", "__init__"},
 ]

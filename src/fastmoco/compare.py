@@ -10,7 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastmoco.assess import USUAL, Bench, Shared, conclude, given, prepare
+from fastmoco.assess import given
+from fastmoco.bench import USUAL, Bench, Shared, conclude, prepare
 from fastmoco.flags import Data, Float, Int, Str, Weights
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastmoco.assess import USUAL, Shared, see
+from fastmoco.bench import USUAL, Shared, see
 from fastmoco.flags import Data, Flag, Weights
 
 if TYPE_CHECKING:

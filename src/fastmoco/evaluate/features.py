@@ -155,7 +155,7 @@ def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str
 
     found = remembered(make, digest(encoder.net), gallery.images.stamp(), repr(gallery.frame))
     absent = set(range(len(gallery))).difference(found["index"].tolist())
-    gallery.bad |= dict.fromkeys(sorted(absent - gallery.bad.keys()), "it could not be read before")
+    gallery.bad |= dict.fromkeys(sorted(absent - gallery.bad.keys()), "it could not be read when it was embedded")
     labels = labels_of(gallery.images)[found["index"]]
     return Features(found["x"].to(device), found["index"], labels.to(device))
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fastmoco.evaluate.features import Features, Tensors, remembered
-from fastmoco.evaluate.fit import Classifier, Course, Embeddings, cosine, draws, fit
+from fastmoco.evaluate.fit import NOT_ASKED, Classifier, Course, Embeddings, cosine, fit
 from fastmoco.evaluate.progress import Progress
 from fastmoco.evaluate.scores import tops
 from fastmoco.evaluate.subject import Answers, Subject
@@ -42,7 +42,7 @@ def evaluate(subject: Subject, protocol: Linear) -> Answers:
     """Every image is cropped and flipped anew in every epoch, and passes the encoder each time."""
     classifier = subject.classifier(frozen=True)
     subject.learn(course(protocol), classifier, "linear classifier")
-    _, test = subject.features()
+    test = subject.tested()
     yield from tops("linear", classifier.head(test.x).detach(), test.labels)
 
 
@@ -52,24 +52,24 @@ def evaluate_cached(subject: Subject, protocol: Linear, looks: int) -> Answers:
     With as many looks as epochs it is the protocol itself.
     """
     plan = course(protocol)
-    train, (_, test) = look(subject, plan, min(looks, protocol.epochs)), subject.features()
+    train, test = look(subject, plan, min(looks, protocol.epochs)), subject.tested()
     classifier = Classifier(nn.Identity(), test.x.shape[1], subject.classes, True, subject.seed).to(subject.device)
-    feed = Embeddings(train, draws(plan, len(subject.train), subject.seed, subject.frame.size))
     known = f"{subject.known} {looks} looks"
-    fit(classifier, feed, plan, bf16=False, what="linear classifier", known=known)
+    fit(classifier, Embeddings(train, subject.draws(plan)), plan, bf16=False, what="linear classifier", known=known)
     yield from tops("linear", classifier.head(test.x).detach(), test.labels)
 
 
 def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
     """Embeddings of the crops of the first epochs of a course."""
-    feed = subject.feed(replace(plan, epochs=looks))
-    what = f"embedding {looks} crops of each image"
+    short, images = replace(plan, epochs=looks), len(subject.train)
 
     @torch.no_grad()
     def make() -> Tensors:
-        x = torch.zeros(looks, len(subject.train), subject.encoder.width)
-        labels = torch.zeros(looks, len(subject.train), dtype=torch.long)
-        with closing(feed.since(0)) as examples, Progress(what, looks * len(subject.train)) as progress:
+        feed = subject.feed(short)
+        x = torch.zeros(looks, images, subject.encoder.width)
+        labels = torch.zeros(looks, images, dtype=torch.long)
+        what = f"embedding {looks} crops of each image"
+        with closing(feed.since(0)) as examples, Progress(what, looks * images) as progress:
             for step, (views, given) in enumerate(examples):
                 epoch, index = step // feed.draws.per_epoch, feed.draws.index(step)
                 x[epoch, index], labels[epoch, index] = subject.encoder(views).float().cpu(), given.cpu()
@@ -77,8 +77,10 @@ def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
         subject.note(feed.bad)
         return {"x": x, "labels": labels}
 
-    found = remembered(make, subject.known, repr(feed.draws))
-    places = torch.arange(len(subject.train))
+    found = remembered(make, subject.known, repr(subject.draws(short)))
+    unread = (found["labels"] == NOT_ASKED).any(0).nonzero()[:, 0].tolist()
+    subject.note(dict.fromkeys(unread, "it could not be read when it was embedded"))
+    places = torch.arange(images)
     pairs = zip(found["x"].to(subject.device), found["labels"].to(subject.device), strict=True)
     return [Features(x, places, labels) for x, labels in pairs]
 

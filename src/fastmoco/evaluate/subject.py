@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fastmoco.draws import Draws
 from fastmoco.encoder import Encoder
 from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract
 from fastmoco.evaluate.fit import Classifier, Course, Pictures, draws, fit
@@ -42,10 +43,14 @@ class Subject:
         """Embeddings to learn from and to be tested by; from the disk where they are known."""
         gallery = Gallery(self.train, self.frame, self.workers)
         train = embedded(self.encoder, gallery, self.device, "embedding images to learn from")
-        test = embedded(self.encoder, self.test, self.device, "embedding held-out images")
         self.note(gallery.bad)
+        return train, self.tested()
+
+    def tested(self) -> Features:
+        """Embeddings to be tested by."""
+        found = embedded(self.encoder, self.test, self.device, "embedding held-out images")
         self.note(self.test.bad, self.test.images)
-        return train, test
+        return found
 
     def classifier(self, frozen: bool) -> Classifier:
         """A new head on the encoder, or on a copy of it that may change."""
@@ -63,10 +68,13 @@ class Subject:
         fit(classifier, feed, course, bf16=self.bf16, what=what, known=self.known)
         self.note(feed.bad)
 
+    def draws(self, course: Course) -> Draws:
+        """Which images a course takes when, and which crops of them."""
+        return draws(course, len(self.train), self.seed, self.frame.size)
+
     def feed(self, course: Course) -> Pictures:
         """The images to learn from, as a course asks for them."""
-        plan = draws(course, len(self.train), self.seed, self.frame.size)
-        return Pictures(self.train, plan, self.device, self.workers)
+        return Pictures(self.train, self.draws(course), self.device, self.workers)
 
     def ask(self, classifier: Classifier, what: str) -> tuple[Float[Tensor, "q classes"], Int64[Tensor, " q"]]:
         """A classifier's scores of the held-out images, and their labels."""
@@ -76,4 +84,5 @@ class Subject:
 
     def note(self, bad: Mapping[int, str], images: Images | None = None) -> None:
         """Images to learn from that could not be read, or others."""
-        self.unread.update({(images or self.train).name(place): reason for place, reason in bad.items()})
+        for place, reason in bad.items():
+            self.unread.setdefault((images or self.train).name(place), reason)

@@ -1,0 +1,219 @@
+"""What every evaluation needs: before it, from flags to a subject; after it, from answers to a table and a record."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from fastmoco.flags import Flag, Float, Int, Side, Str
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastmoco.evaluate.features import Frame
+    from fastmoco.evaluate.subject import Subject
+    from fastmoco.images import Images, Source
+    from fastmoco.pretrained import Pretrained
+
+WIDE, PART = 224, 7 / 8  # from so many pixels on, images are shown as ImageNet's are: 224 from the middle of 256
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every evaluation lets a user choose."""
+
+    encoder: Str = ""
+    """which one, for random weights or a checkpoint outside its run folder."""
+    branch: Side = "online"
+    """of a run folder or a checkpoint: the branch that learns, or the momentum branch that follows it."""
+    recalibrate: Flag = False
+    """estimate the statistics of batch norm again, on whole images; training may have shown it patches only."""
+    size: Int = None
+    """pixels of an image; by default as in the encoder's training."""
+    crop: Float = None
+    """the part of the short side that is shown; by default 0.875 from 224 px on, and 1 below."""
+    seed: int = 0
+    """of random weights, the order of the images, their crops, and which labels are taken."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, ...; auto is a GPU if there is one."""
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    """of networks that learn; auto is bf16 where a GPU has it. Embeddings are extracted in float32."""
+    workers: Int = None
+    """that read images; by default as many as there are cores, and two without a GPU."""
+    download: Flag = False
+    """fetch a set or weights by name, if they are not there."""
+
+
+Shared = Annotated[Terms, tyro.conf.arg(name="")]
+USUAL = Terms()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An evaluation that is about to begin: what the user named, and what was found there."""
+
+    weights: str
+    data: str
+    terms: Terms
+    out: Path  # the file to add results to
+    found: "Pretrained"
+    subject: "Subject"
+    share: float  # of the labels that are used
+    begun: float
+
+
+def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Bench:
+    """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
+    from fastmoco import data as sets
+    from fastmoco import results
+    from fastmoco.evaluate.features import Gallery
+    from fastmoco.evaluate.subject import Subject
+
+    weights, data = str(weights), str(data)  # in Python, paths are welcome too
+    sight = see(weights, terms)
+    train, test, words = split(sets.find(data, terms.download), data)
+    part = take(train, labels, terms.seed) if labels else train
+    path = Path(out or (sight.found.folder or Path()) / results.FILE)
+    results.read(path)  # a file that cannot be added to is told now, and not after hours
+    print(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels else ''}")
+    if terms.recalibrate:
+        sight.recalibrate(train)
+    encoder, frame, device, workers = sight.found.encoder, sight.frame, sight.device, sight.workers
+    test_gallery = Gallery(test, frame, workers)
+    subject = Subject(encoder, part, test_gallery, frame, device, workers, terms.seed, sight.bf16)
+    return Bench(weights, data, terms, path, sight.found, subject, len(part) / len(train), time.monotonic())
+
+
+@dataclass(frozen=True)
+class Sight:
+    """An encoder on its device, and how it is shown images there."""
+
+    found: "Pretrained"
+    frame: "Frame"
+    device: "torch.device"
+    workers: int
+    bf16: bool
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.found.words}, at {self.frame.size} px on {self.device}"
+
+    def recalibrate(self, images: "Images") -> None:
+        from fastmoco.evaluate.features import Gallery, recalibrate
+
+        recalibrate(self.found.encoder, Gallery(images, self.frame, self.workers), self.device)
+
+
+def see(weights: str, terms: Terms) -> Sight:
+    """The encoder that a user means, ready to be shown images of a size that it can take."""
+    import torch
+
+    from fastmoco import pretrained, run
+    from fastmoco.evaluate.features import Frame
+
+    run.check(terms.seed, terms.workers or 0)
+    device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
+    found = pretrained.find(
+        weights, encoder=terms.encoder, branch=terms.branch, seed=terms.seed, download=terms.download
+    )
+    size = found.size if terms.size is None else terms.size
+    part = (PART if size >= WIDE else 1.0) if terms.crop is None else terms.crop
+    if not 1 <= size <= 10_000:
+        raise ValueError(f"--size {size}: use 1 to 10,000 pixels")
+    if not 0 < part <= 1:
+        raise ValueError(f"--crop {part:g}: use a part above 0 and up to 1")
+    found.encoder.admit(size, size)
+    found.encoder.to(device).to(memory_format=torch.channels_last)
+    return Sight(found, Frame(size, part), device, workers, bf16)
+
+
+def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Run an evaluation to its end, show what it found, and add it to the records."""
+    import torch
+
+    from fastmoco import results, run
+    from fastmoco.journal import clock
+
+    try:
+        found = dict(answers)
+    except torch.OutOfMemoryError:
+        raise ValueError(f"out of memory on {bench.subject.device}; use a smaller --size or --batch") from None
+    seconds = time.monotonic() - bench.begun
+    subject, terms = bench.subject, bench.terms
+    unread = list(subject.unread)
+    results.show(found)
+    record = {
+        "evaluation": name,
+        "settings": settings,
+        "weights": bench.weights,
+        "encoder": bench.found.name,
+        "branch": terms.branch,
+        "recalibrated": terms.recalibrate,
+        "data": bench.data,
+        "train": _readable(subject.train, subject.unread),
+        "test": _readable(subject.test.images, subject.unread),
+        "size": subject.frame.size,
+        "crop": subject.frame.part,
+        "seed": terms.seed,
+        "device": run.name(subject.device),
+        "seconds": round(seconds, 1),
+        "results": found,
+    }
+    results.add(bench.out, record)
+    if unread:
+        example = f"{unread[0]}: {subject.unread[unread[0]]}"
+        print(f"images that cannot be read and are left out: {len(unread):,}, such as {example}")
+    print(f"{clock(seconds)}, added to {bench.out}")
+    return found
+
+
+def split(source: "Source", data: str) -> "tuple[Images, Images, str]":
+    """Labelled images to learn from and held-out ones, and what to say of them."""
+    from fastmoco.images import Part
+    from fastmoco.parts import hold_out
+
+    if source.labelled is None or source.labelled.labels is None:
+        raise ValueError(
+            f"{data} has no labels, which an evaluation needs; put its images into class folders, or give a list with "
+            "a class number after each path"
+        )
+    train, words = source.labelled, source.words
+    if source.val is not None:
+        assert source.val.labels is not None
+        assert train.labels is not None
+        absent = [train.classes[number] for number in sorted(set(train.labels) - set(source.val.labels))]
+        if absent:
+            words += f", none of class {absent[0]!r}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+        return train, source.val, words
+    assert train.labels is not None
+    rest, held = hold_out(train.labels, len(train.classes))
+    if not len(held):
+        raise ValueError(f"{data} has no val/ folder, and no class of five images or more to hold one out of; add some")
+    instead = "every fifth of each class is held out"
+    words += f", so {instead}" if source.unlabelled is not None else f"; no val/, so {instead}"
+    return Part(train, rest), Part(train, held), words
+
+
+def take(train: "Images", labels: str, seed: int) -> "Images":
+    """A part of the labelled images: of each class, or by a list."""
+    from fastmoco.images import Part
+    from fastmoco.parts import by_fraction, by_list
+
+    try:
+        fraction = float(labels)
+    except ValueError:
+        if not Path(labels).is_file():
+            raise ValueError(f"--labels {labels}: no such list; give a file, or a part such as 0.01") from None
+        return Part(train, by_list(train, labels))
+    if not 0 < fraction <= 1:
+        raise ValueError(f"--labels {labels}: use a part above 0 and up to 1, such as 0.01, or a list of files")
+    return train if fraction == 1 else Part(train, by_fraction(train, fraction, seed))
+
+
+def _readable(images: "Images", unread: Mapping[str, str]) -> int:
+    """How many could be read, as far as that was tried."""
+    return len(images) - sum(images.name(place) in unread for place in range(len(images))) if unread else len(images)
