@@ -406,6 +406,14 @@ def test_images_that_have_changed_are_embedded_again(run, images, tmp_path):
     assert evaluate("knn", run, folder)["knn20/top1"] == 0
 
 
+def test_a_row_of_20_epochs_has_its_own_linear_protocol(run, images, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "a")
+    text = (folder / "recipe.py").read_text()
+    (folder / "recipe.py").write_text(text.replace("Linear(epochs=90, lr=0.8", "Linear(epochs=10, lr=1.6"))
+    evaluate("linear", folder, images, cached=True, looks=1, out="results.json")
+    assert "Linear(epochs=10, lr=" in records()[-1]["settings"]
+
+
 def test_labelled_images_may_be_others_than_those_to_learn_from(images):
     pixels = np.zeros((4, 8, 8, 3), np.uint8)
     labelled = Pixels(pixels, array("q", [0, 1, 0, 1]), ("a", "b"), "labelled")

@@ -43,7 +43,7 @@ def linear(
         cached: the same classifier, but the crops of the first epochs take turns: each is embedded once.
         looks: crops of each image, if cached.
         preset: paper is 90 epochs at rate 0.8 and batch 4096, paper-20 what the paper takes after 20 epochs of
-            pre-training; suited is paper with rate and batch for a set of this size, the same on ImageNet.
+            pre-training; suited is the one of the run's row, or paper, with rate and batch for a set of this size.
         epochs: instead of the preset's.
         lr: instead of the preset's.
         batch: instead of the preset's.
@@ -53,9 +53,8 @@ def linear(
     from fastmoco.evaluate.linear import evaluate, evaluate_cached, suited
 
     bench = prepare(weights, data, out, terms)
-    images = len(bench.subject.train)
-    chosen = protocols.linear_20 if preset == "paper-20" else protocols.linear_100
-    chosen = suited(chosen, images) if preset == "suited" else chosen
+    named = {"paper": protocols.linear_100, "paper-20": protocols.linear_20}
+    chosen = named[preset] if preset in named else suited(bench.linear(), len(bench.subject.train))
     chosen = replace(chosen, **given({"epochs": epochs, "lr": lr, "batch": batch}))
     if looks < 1:
         raise ValueError(f"--looks {looks}: use 1 or more")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastmoco.evaluate.subject import Subject
     from fastmoco.images import Images, Source
     from fastmoco.pretrained import Pretrained
+    from fastmoco.protocols import Linear
 
 WIDE, PART = 224, 7 / 8  # from so many pixels on, images are shown as ImageNet's are: 224 from the middle of 256
 
@@ -63,6 +64,14 @@ class Bench:
     subject: "Subject"
     share: float  # of the labels that are used
     begun: float
+
+    def linear(self) -> "Linear":
+        """The linear protocol of the run's row, or the paper's after 100 epochs."""
+        from fastmoco.protocols import Linear
+        from fastmoco.run import read_recipe
+
+        own = read_recipe(self.found.folder).evaluation if self.found.folder else None
+        return own if isinstance(own, Linear) else Linear()
 
 
 def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Bench:
