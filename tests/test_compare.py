@@ -13,6 +13,7 @@ from PIL import Image
 from fastmoco import cli, compare
 from fastmoco.bench import Terms
 from fastmoco.evaluate import gain as trial
+from fastmoco.weights import digest
 
 CPU = Terms(device="cpu", workers=1)
 PERCENTS = (10.0, 100.0)
@@ -54,8 +55,8 @@ def measured(monkeypatch):
     return made
 
 
-def gain(run, images, seeds=1, epochs=1, out="results.json"):
-    return compare.gain(str(run), str(images), seeds=seeds, epochs=epochs, out=out, terms=CPU)
+def gain(run, images, seeds=1, epochs=1, out="results.json", terms=CPU):
+    return compare.gain(str(run), str(images), seeds=seeds, epochs=epochs, out=out, terms=terms)
 
 
 def lines(path="gain.jsonl"):
@@ -93,7 +94,7 @@ def test_the_table_the_figure_and_the_record_tell_the_same(run, images, capsys):
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in next(Path().glob("gain-*.md")).read_text().splitlines()
     ]
-    assert rows[0] == ["", "encoder", "10 % of labels", "100 % of labels"]
+    assert rows[0] == ["", "encoder", "10 % of labels, 2", "100 % of labels, 24"]
     assert rows[1] == ["---"] * 4
     assert [row[:2] for row in rows[2:]] == [
         [method, encoder] for method in ("linear probe", "fine-tuning") for encoder in ENCODERS
@@ -217,12 +218,29 @@ def test_a_mistake_is_one_line_and_nothing_is_measured(flags, words, run, images
 
 
 def test_the_table_has_a_spread_where_there_are_several_seeds():
-    common = {"encoder": "a", "method": "linear"}
+    common = {"encoder": "a", "method": "linear", "images": 7}
     records = [
         {**common, "labels": 1.0, "seed": 0, "top1": 10.0},
         {**common, "labels": 1.0, "seed": 1, "top1": 30.0},
         {**common, "labels": 100.0, "seed": 0, "top1": 50.04},
     ]
     columns, rows = compare.tabulate(records)
-    assert columns == ["", "encoder", ">1 % of labels", ">100 % of labels"]
+    assert columns == ["", "encoder", ">1 % of labels, 7", ">100 % of labels, 7"]
     assert rows == [["linear probe", "a", "20.0 \u00b1 14.1", "50.0"]]
+
+
+def test_random_weights_are_of_their_seed_and_learn_alike_in_all_stages(run, images, monkeypatch):
+    asked = []
+
+    def note(subject, each, protocol):
+        mean = next(value for key, value in subject.encoder.net.state_dict().items() if key.endswith("running_mean"))
+        asked.append((each, digest(subject.encoder.net), protocol.decay, mean.abs().sum().item() > 0))
+        return 50.0
+
+    monkeypatch.setattr(trial, "measure", note)
+    gain(run, images, seeds=2, terms=Terms(device="cpu", recalibrate=True))
+    random = {each.seed: known for each, known, decay, _ in asked if each.encoder == "random init" and decay == 1}
+    this = {known for each, known, decay, _ in asked if each.encoder == "this encoder" and decay < 1}
+    assert len(set(random.values())) == len(random) == 2
+    assert len(this) == 1
+    assert all(recalibrated for *_, recalibrated in asked)

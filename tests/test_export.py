@@ -16,7 +16,7 @@ import fastmoco
 from fastmoco import detectron, encoder, formats
 from fastmoco.export import export
 from fastmoco.pretrained import find
-from fastmoco.weights import load, read, save_encoder
+from fastmoco.weights import digest, load, read, save_encoder
 
 
 def shaken(name, seed=0):
@@ -46,8 +46,12 @@ def run(tmp_path_factory):
     options = {"epochs": 1, "batch": 8, "log_every": 1, "save_every": 5, "knn_every": 1, "workers": 0, "device": "cpu"}
     out = tmp_path_factory.mktemp("runs") / "done"
     path = fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), set=TINY, **options)
-    record = {"evaluation": "linear", "data": str(images), "results": {"top1": 61.25, "note": "fine"}}
-    (path / "results.json").write_text(json.dumps([record, "strange", {"evaluation": "knn"}, {"results": [1]}]))
+    known = {"digest": digest(find(str(path)).encoder.net), "data": str(images), "settings": "some"}
+    record = {"evaluation": "linear", **known, "results": {"top1": 61.25, "note": "fine"}}
+    other = {**record, "digest": "of another branch", "results": {"top1": 77.77}}
+    compared = {**record, "evaluation": "gain", "results": {"random init/linear/1%": 88.88}}
+    records = [record, other, compared, "strange", {"evaluation": "knn"}, {"results": [1]}]
+    (path / "results.json").write_text(json.dumps(records))
     return path
 
 
@@ -215,10 +219,11 @@ def test_a_run_is_exported_beside_itself_with_what_it_knows(run, capsys, monkeyp
         r"```python\nRecipe\(",
         r"\| val/knn_top1 \| step 5 of the training \| [\d.]+ \|",
         r"\| val/linear_top1 \| step 5 of the training \| [\d.]+ \|",
-        r"\| top1 \| linear, flowers \| 61.25 \|",
+        r"\| top1 \| flowers, some \| 61.25 \|",
     ):
         assert re.search(words, card), words
     assert "secret" not in card
+    assert not re.search("77.77|88.88", card)  # of other weights
     assert str(run) not in card
     # The lines of the card are run where the folder lies.
     monkeypatch.chdir(path.parent)
@@ -243,7 +248,7 @@ def test_a_card_tells_a_training_that_is_not_done_and_a_momentum_copy(run, tmp_p
     card = (export(str(path), to="hub-folder", branch="target") / "README.md").read_text()
     assert "# timm/test_resnet, momentum copy\n" in card
     assert "- epochs: 0.4 of 1\n" in card
-    assert "Those of the training are of the online branch." in card
+    assert "## Results" not in card  # all that was measured is of the online branch
     assert not {"- seed", "- data", "- versions", "- recipe"} & {line.partition(":")[0] for line in card.splitlines()}
 
 

@@ -36,7 +36,8 @@ def test_each_stage_learns_slower_than_the_next_and_norms_do_not_decay():
     for stage, key in enumerate(("conv1", "layer1.0.conv1", "layer2.0.conv1", "layer3.0.conv1", "layer4.0.conv1")):
         assert rates[f"encoder.net.{key}.weight"] == pytest.approx(0.01 * 0.5 ** (5 - stage))
     assert decays["encoder.net.layer1.0.conv1.weight"] == 0.1
-    assert decays["encoder.net.layer1.0.bn1.weight"] == decays["encoder.net.bn1.bias"] == 0.0
+    assert decays["encoder.net.layer1.0.bn1.weight"] == decays["encoder.net.bn1.bias"] == decays["head.bias"] == 0.0
+    assert decays["head.weight"] == 0.1
 
 
 def test_a_small_set_is_passed_more_often():
@@ -51,6 +52,25 @@ def test_the_rate_climbs_and_falls():
     assert [rate(step / 100) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
     assert rate(0.55) == pytest.approx(0.5)
     assert 0 < rate(0.99) < 0.001
+
+
+def test_the_rate_is_never_above_the_full_one():
+    for steps in range(1, 60):
+        rate = finetune.course(Finetune(epochs=1, steps=0, batch=2), 2 * steps).rate
+        assert max(rate(step / steps) for step in range(steps)) <= 1
+
+
+def test_where_no_stages_are_known_all_weights_are_one():
+    made = encoder.build("timm/test_resnet")
+
+    class Strange(type(made.net)):
+        def __getattribute__(self, name):
+            if name == "group_matcher":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    made.net.__class__ = Strange
+    assert set(finetune.depths(made).values()) == {0}
 
 
 def test_colours_are_told_apart_after_some_steps(tmp_path):

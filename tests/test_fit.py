@@ -41,6 +41,19 @@ def test_the_last_batch_of_an_epoch_is_filled_from_its_beginning():
     assert draws(COURSE, 5, seed=0).batch == 5  # no larger than the set
 
 
+def test_images_are_cropped_and_about_half_of_them_flipped():
+    plan = draws(Course("", 1, 1000, sgd(), cosine), 1000, seed=0, size=16)
+    (look,) = plan.looks(0)
+    assert 0.4 < look.flip.float().mean() < 0.6
+    assert look.sigma.eq(0).all()
+    assert not look.grey.any()
+    assert look.factors.equal(torch.tensor([1.0, 1.0, 1.0, 0.0]).expand(1, 1000, 4))
+    boxes = plan.boxes(0, plan.index(0), torch.tensor([[64, 64]]).expand(1000, 2))[0]
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 64**2
+    assert 0.06 < area.min() < 0.12
+    assert area.max() > 0.9
+
+
 def test_a_fit_is_the_loop_written_by_hand():
     found = points()
     classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
@@ -155,7 +168,7 @@ def test_a_long_fit_is_saved_now_and_then(monkeypatch):
 def test_a_rate_that_is_far_too_high_is_told():
     course = Course("wild", 3, 8, lambda classifier: torch.optim.SGD(classifier.head.parameters(), math.inf), cosine)
     classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
-    with pytest.raises(ValueError, match="classifier: the weights are not finite any more; use a lower --lr"):
+    with pytest.raises(FloatingPointError, match="classifier: the weights are not finite any more; use a lower --lr"):
         fit(
             classifier,
             Embeddings([points()], draws(course, 20, seed=0)),

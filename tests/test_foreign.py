@@ -10,7 +10,7 @@ import torchvision
 from safetensors.torch import load_file, save_file
 
 from fastmoco import encoder
-from fastmoco.foreign import LAYOUTS, RESNETS, import_, infer
+from fastmoco.foreign import FORMS, LAYOUTS, import_, infer
 from fastmoco.pretrained import find
 from fastmoco.weights import read
 
@@ -137,7 +137,7 @@ def test_every_layout_is_imported_exactly(tmp_path, monkeypatch, capsys, online,
     path = import_("weights.pth.tar", size=96)
     assert path.name == "weights.encoder.safetensors"
     stored = read(path)
-    assert (stored.name, stored.step, stored.size) == ("resnet18", 0, 96)
+    assert (stored.name, stored.step, stored.size) == ("resnet18", -1, 96)
     assert stored.tensors.keys() == body(online).keys()
     counted = layout != "torchvision or timm, old"
     wanted = {key: value for key, value in body(online).items() if counted or "num_batches" not in key}
@@ -202,7 +202,7 @@ def test_every_resnet_is_known_by_its_weights(name):
     with torch.device("meta"):
         net = encoder.build(name).net
     assert infer(net.state_dict(), "a.pth") == name
-    assert set(RESNETS.values()) == set(encoder.RESNETS)
+    assert set(FORMS.values()) == set(encoder.RESNETS)
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".bin"])
@@ -212,7 +212,7 @@ def test_other_architectures_of_timm_are_given_by_name(tmp_path, ending):
     write = save_file if ending == ".safetensors" else torch.save
     write(net.state_dict(), tmp_path / f"a{ending}")
     out = str(tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match=r"has no 'conv1.weight', so it is no ResNet of torchvision; add --encoder"):
+    with pytest.raises(ValueError, match=r"has no 'conv1.weight', by which a ResNet is known; add --encoder"):
         import_(str(tmp_path / f"a{ending}"), out=out)
     path = import_(str(tmp_path / f"a{ending}"), out=out, encoder="timm/test_convnext", size=64)
     found = find(str(path))
@@ -305,3 +305,10 @@ def test_what_exists_is_kept(tmp_path, online):
         import_(str(tmp_path / "a.pth"), out=str(tmp_path / "b.pt"))
     import_(str(tmp_path / "a.pth"), out=str(out), overwrite=True)
     assert read(out).name == "resnet18"
+
+
+def test_the_small_vit_of_moco_v3_has_other_heads_than_timms_and_is_refused(tmp_path):
+    file = tmp_path / "vit-s.pth.tar"
+    torch.save({"state_dict": {"module.base_encoder.cls_token": torch.zeros(1, 1, 384)}}, file)
+    with pytest.raises(ValueError, match="moco-v3's ViT-S has 12 heads and timm/vit_small_patch16_224 has 6"):
+        import_(str(file), encoder="timm/vit_small_patch16_224", out=str(tmp_path / "a.safetensors"))

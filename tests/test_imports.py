@@ -1,6 +1,7 @@
 """Imports follow the arrow: a module imports only from modules to its left."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ ARROW = [
     {"cli"},
     {"__main__", "__init__"},
 ]
+INSIDE = [  # evaluate/
+    {"scores", "progress"},
+    {"features"},
+    {"fit"},
+    {"subject", "probe"},
+    {"knn", "linear", "semi", "finetune"},
+    {"gain", "judge"},
+]
 PLACE = {module: place for place, modules in enumerate(ARROW) for module in modules}
 
 
@@ -51,6 +60,15 @@ def test_imports_follow_the_arrow(file):
     module = file.relative_to(ROOT).parts[0].removesuffix(".py")
     for other in imported(file):
         assert module == other in ("recipes", "evaluate") or PLACE[other] < PLACE[module], f"{module} imports {other}"
+
+
+def test_evaluations_follow_an_arrow_of_their_own():
+    place = {module: number for number, modules in enumerate(INSIDE) for module in modules}
+    files = {file.stem: file for file in (ROOT / "evaluate").glob("[!_]*.py")}
+    assert set(files) == set(place)
+    for module, file in files.items():
+        for other in re.findall(r"from fastmoco\.evaluate(?:\.(\w+))? import (\w+)", file.read_text()):
+            assert place[other[0] or other[1]] < place[module], f"{module} imports {other}"
 
 
 def test_heavy_libraries_are_imported_where_they_are_needed():

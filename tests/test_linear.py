@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from pictures import paint_subject
 from torch import nn
 
+from fastmoco import encoder
+from fastmoco.data import find
 from fastmoco.evaluate import linear
 from fastmoco.evaluate.features import Features
 from fastmoco.evaluate.fit import Classifier, Embeddings, draws, fit
@@ -28,7 +30,7 @@ def test_on_imagenet_the_suited_protocol_is_the_papers():
 @pytest.mark.parametrize("images", [7, 100, 5_000, 9_469, 50_000])
 def test_on_other_sets_rate_times_steps_is_kept(images):
     chosen = linear.suited(linear_100, images)
-    assert 1 <= chosen.batch <= max(1, images // 32)
+    assert min(4, images) <= chosen.batch <= max(4, images // 32)
     assert chosen.lr * math.ceil(images / chosen.batch) == pytest.approx(0.8 * 313)
 
 
@@ -90,6 +92,23 @@ def test_with_as_many_looks_as_epochs_cached_is_the_protocol_itself(subject):
     plan = linear.course(protocol)
     fit(other, Embeddings(cached, draws(plan, 40, 0, 16)), plan, bf16=False, what="", known="")
     torch.testing.assert_close(other.head.weight, full.head.weight, rtol=1e-3, atol=1e-4)
+
+
+def test_nothing_decays():
+    head = Classifier(nn.Identity(), 4, 3, frozen=True, seed=0)
+    (group,) = linear.course(linear_100).optimizer(head).param_groups
+    assert (group["weight_decay"], group["momentum"], group["trust"], group["all"]) == (0.0, 0.9, 0.001, True)
+
+
+def test_looks_are_kept_for_the_same_weights_and_images_alone(subject, tmp_path):
+    plan = linear.course(Linear(4, 1.0, 8))
+    (one,) = linear.look(subject, plan, 1)
+    (other,) = linear.look(replace(subject, encoder=encoder.build("timm/test_resnet").eval()), plan, 1)
+    assert not other.x.equal(one.x)
+    folder = tmp_path / "images" / "train"
+    (folder / "class-0").rename(folder / "class-9")  # the same images, other labels
+    (changed,) = linear.look(replace(subject, train=find(str(folder)).train), plan, 1)
+    assert not changed.labels.equal(one.labels)
 
 
 def test_looks_are_those_of_the_first_epochs_and_differ(subject):

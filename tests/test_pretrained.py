@@ -289,7 +289,7 @@ def test_an_unknown_name_in_timm_is_told_before_a_download_is_asked_for():
     assert "unknown weights 'timm/test_resnt'" in refusal("timm/test_resnt")
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit.r160_in1k"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet18.a1_in1k", "test_vit.r160_in1k"])
 def test_timms_weights_become_an_encoder(monkeypatch, name):
     import timm
 
@@ -301,6 +301,11 @@ def test_timms_weights_become_an_encoder(monkeypatch, name):
         return made
 
     monkeypatch.setattr(timm, "create_model", fetch)
+    if name.startswith("test_vit"):  # whose images are normalised otherwise
+        with pytest.raises(ValueError, match=r"was trained on images normalised by \(0.5, 0.5, 0.5\)"):
+            find(f"timm/{name}", download=True)
+        return
     found = find(f"timm/{name}", download=True)
+    assert found.size == 224
     assert found.name == f"timm/{name.partition('.')[0]}"
     assert same(found.encoder.net, theirs[0].state_dict())

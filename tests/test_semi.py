@@ -90,6 +90,13 @@ def test_the_rate_is_chosen_on_labelled_images_alone(subject, monkeypatch):
     assert tried[3][1:] == (names, 12)  # then all labelled images, and the held-out ones of the set
 
 
+def test_a_rate_that_diverges_is_not_chosen(subject):
+    protocol = Semi(0.1, epochs=2, lr=1.0, encoder_lr=0.0, batch=8)
+    assert semi.choose(subject, protocol, (0.05, 1e300)) == 0.05
+    with pytest.raises(FloatingPointError, match="no rate leaves the weights finite"):
+        semi.choose(subject, protocol, (1e300,))
+
+
 def _names(images):
     return [(images.name(place), place) for place in range(len(images))]
 

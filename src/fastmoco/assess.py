@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from fastmoco.bench import USUAL, Shared, conclude, prepare
@@ -27,7 +28,7 @@ def linear(
     data: Data,
     *,
     cached: Flag = False,
-    looks: int = 10,
+    looks: Int = None,
     preset: Literal["suited", "paper", "paper-20"] = "suited",
     epochs: Int = None,
     lr: Float = None,
@@ -41,7 +42,7 @@ def linear(
         weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
         data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
         cached: the same classifier, but the crops of the first epochs take turns: each is embedded once.
-        looks: crops of each image, if cached.
+        looks: crops of each image, if cached; 10 by default.
         preset: paper is 90 epochs at rate 0.8 and batch 4096, paper-20 what the paper takes after 20 epochs of
             pre-training; suited is the one of the run's row, or paper, with rate and batch for a set of this size.
         epochs: instead of the preset's.
@@ -50,16 +51,18 @@ def linear(
         out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
     from fastmoco import protocols
-    from fastmoco.evaluate.linear import evaluate, evaluate_cached, suited
+    from fastmoco.evaluate.linear import LOOKS, evaluate, evaluate_cached, suited
 
+    if looks is not None and (looks < 1 or not cached):
+        raise ValueError(f"--looks {looks}: use 1 or more, with --cached")
     bench = prepare(weights, data, out, terms)
     named = {"paper": protocols.linear_100, "paper-20": protocols.linear_20}
     chosen = named[preset] if preset in named else suited(bench.linear(), len(bench.subject.train))
     chosen = replace(chosen, **given({"epochs": epochs, "lr": lr, "batch": batch}))
-    if looks < 1:
-        raise ValueError(f"--looks {looks}: use 1 or more")
-    answers = evaluate_cached(bench.subject, chosen, looks) if cached else evaluate(bench.subject, chosen)
-    return conclude(bench, "linear", f"{chosen}{f', cached, {looks} looks' if cached else ''}", answers)
+    if not cached:
+        return conclude(bench, "linear", str(chosen), evaluate(bench.subject, chosen))
+    count = LOOKS if looks is None else looks
+    return conclude(bench, "linear", f"{chosen}, cached, {count} looks", evaluate_cached(bench.subject, chosen, count))
 
 
 def semi(
@@ -94,10 +97,11 @@ def semi(
     # Whichever of the paper's two settings is nearer.
     nearer = protocols.semi_1 if bench.share < 0.05 else protocols.semi_10
     flags = {"epochs": epochs, "lr": lr, "encoder_lr": encoder_lr}
-    chosen = replace(nearer, fraction=round(bench.share, 4), **given(flags))
+    chosen = replace(nearer, fraction=float(f"{bench.share:.3g}"), **given(flags))
     tune = preset == "tuned" and lr is None
     answers = evaluate_tuned(bench.subject, chosen) if tune else evaluate(bench.subject, chosen)
-    return conclude(bench, "semi", f"{chosen}{', tuned' if tune else ''}, labels {labels}", answers)
+    how = "lr chosen by held-out labels, " if tune else ""
+    return conclude(bench, "semi", f"{chosen}, {how}labels {Path(labels).name}", answers)
 
 
 def finetune(
@@ -130,7 +134,7 @@ def finetune(
     bench = prepare(weights, data, out, terms, labels)
     usual = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     chosen = replace(usual, **given({"lr": lr, "decay": decay, "batch": batch}))
-    return conclude(bench, "finetune", f"{chosen}, labels {labels}", evaluate(bench.subject, chosen))
+    return conclude(bench, "finetune", f"{chosen}, labels {Path(labels).name}", evaluate(bench.subject, chosen))
 
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What every evaluation needs: before it, from flags to a subject; after it, from answers to a table and a record."""
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from fastmoco.images import Images, Source
     from fastmoco.pretrained import Pretrained
     from fastmoco.protocols import Linear
-
-WIDE, PART = 224, 7 / 8  # from so many pixels on, images are shown as ImageNet's are: 224 from the middle of 256
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,9 @@ def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -
     train, test, words = split(sets.find(data, terms.download), data)
     part = take(train, labels, terms.seed) if labels else train
     path = Path(out or (sight.found.folder or Path()) / results.FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path} cannot be written; give another --out")
     results.read(path)  # a file that cannot be added to is told now, and not after hours
     print(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels else ''}")
     if terms.recalibrate:
@@ -122,6 +124,7 @@ def see(weights: str, terms: Terms) -> Sight:
     import torch
 
     from fastmoco import pretrained, run
+    from fastmoco.album import shown
     from fastmoco.evaluate.features import Frame
 
     run.check(terms.seed, terms.workers or 0)
@@ -130,7 +133,7 @@ def see(weights: str, terms: Terms) -> Sight:
         weights, encoder=terms.encoder, branch=terms.branch, seed=terms.seed, download=terms.download
     )
     size = found.size if terms.size is None else terms.size
-    part = (PART if size >= WIDE else 1.0) if terms.crop is None else terms.crop
+    part = shown(size) if terms.crop is None else terms.crop
     if not 1 <= size <= 10_000:
         raise ValueError(f"--size {size}: use 1 to 10,000 pixels")
     if not 0 < part <= 1:
@@ -142,15 +145,11 @@ def see(weights: str, terms: Terms) -> Sight:
 
 def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Run an evaluation to its end, show what it found, and add it to the records."""
-    import torch
-
     from fastmoco import results, run
     from fastmoco.journal import clock
+    from fastmoco.weights import digest
 
-    try:
-        found = dict(answers)
-    except torch.OutOfMemoryError:
-        raise ValueError(f"out of memory on {bench.subject.device}; use a smaller --size or --batch") from None
+    found = dict(answers)
     seconds = time.monotonic() - bench.begun
     subject, terms = bench.subject, bench.terms
     unread = list(subject.unread)
@@ -160,6 +159,8 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         "settings": settings,
         "weights": bench.weights,
         "encoder": bench.found.name,
+        "step": bench.found.step,
+        "digest": digest(subject.encoder.net),
         "branch": terms.branch,
         "recalibrated": terms.recalibrate,
         "data": bench.data,
@@ -169,6 +170,7 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         "crop": subject.frame.part,
         "seed": terms.seed,
         "device": run.name(subject.device),
+        "precision": "bf16" if subject.bf16 else "float32",
         "seconds": round(seconds, 1),
         "results": found,
     }
@@ -199,12 +201,15 @@ def split(source: "Source", data: str) -> "tuple[Images, Images, str]":
             words += f", none of class {absent[0]!r}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
         return train, source.val, words
     assert train.labels is not None
+    if source.unlabelled is not None:
+        raise ValueError(
+            f"{data}: its held-out images are in no folder that is called like a class, such as {train.classes[0]!r}; "
+            "sort them, or move them away"
+        )
     rest, held = hold_out(train.labels, len(train.classes))
     if not len(held):
         raise ValueError(f"{data} has no val/ folder, and no class of five images or more to hold one out of; add some")
-    instead = "every fifth of each class is held out"
-    words += f", so {instead}" if source.unlabelled is not None else f"; no val/, so {instead}"
-    return Part(train, rest), Part(train, held), words
+    return Part(train, rest), Part(train, held), f"{words}; no val/, so every fifth of each class is held out"
 
 
 def take(train: "Images", labels: str, seed: int) -> "Images":

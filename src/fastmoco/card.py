@@ -11,6 +11,7 @@ from fastmoco.journal import kept
 from fastmoco.notation import brief
 from fastmoco.pretrained import Pretrained
 from fastmoco.run import read_recipe
+from fastmoco.weights import digest
 
 
 def describe(found: Pretrained, branch: str, loading: str, library: str) -> str:
@@ -29,7 +30,8 @@ def describe(found: Pretrained, branch: str, loading: str, library: str) -> str:
         ["## How to load it", "", "```python", loading, "```", "", _input(found)],
     ]
     if found.folder:
-        parts += [["## Training", "", *_training(found.folder)], _numbers(found.folder, branch)]
+        numbers = _numbers(found.folder, branch, digest(found.encoder.net))
+        parts += [["## Training", "", *_training(found.folder)], numbers]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -61,7 +63,7 @@ def _training(folder: Path) -> Iterator[str]:
     yield from ("", "```python", brief(recipe), "```")
 
 
-def _numbers(folder: Path, branch: str) -> list[str]:
+def _numbers(folder: Path, branch: str, known: str) -> list[str]:
     """A table of all that was measured: by the training itself, and by later evaluations."""
     lines = []
     newest = {name: line for line in kept(folder / "metrics.jsonl", sys.maxsize) for name in line}
@@ -69,11 +71,13 @@ def _numbers(folder: Path, branch: str) -> list[str]:
         lines.append(f"| {name} | step {newest[name]['step']:,} of the training | {newest[name][name]:.4g} |")
     records = _read(folder / "results.json")
     for record in records if isinstance(records, list) else []:
-        results = record.get("results") if isinstance(record, dict) else None
-        for name, value in results.items() if isinstance(results, dict) else ():
-            if _number(value):
-                place = ", ".join(filter(None, (_last(record.get("evaluation")), _last(record.get("data")))))
-                lines.append(f"| {name} | {place} | {value:.4g} |")
+        # Of another branch, another step or recalibrated weights there may be records too.
+        if isinstance(record, dict) and record.get("digest") == known and record.get("evaluation") != "gain":
+            place = ", ".join(filter(None, (_last(record.get("data")), str(record.get("settings", "")))))
+            results = record.get("results")
+            for name, value in results.items() if isinstance(results, dict) else ():
+                if _number(value):
+                    lines.append(f"| {name} | {place} | {value:.4g} |")
     note = ["Those of the training are of the online branch.", ""] if branch == "target" else []
     return ["## Results", "", *note, "| number | of | value |", "|---|---|---|", *lines] if lines else []
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -72,14 +73,22 @@ VERBS: dict[str, Callable[..., object]] = {
 
 def main() -> None:
     """Run a verb. A user's mistake is a ValueError, and ends in one line with exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a name shows it spelt out
+            stream.reconfigure(errors="backslashreplace")
     try:
         _read(sys.argv[1:])()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
     except OSError as error:
         _stop(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
-    except ValueError as error:
+    except (ValueError, FloatingPointError) as error:
         _stop(str(error))
+    except (RuntimeError, MemoryError) as error:
+        # torch has an error of its own for a GPU, and only words for a CPU.
+        if not isinstance(error, MemoryError) and not re.search(r"out of memory|can't allocate memory", str(error)):
+            raise
+        _stop("out of memory; use a smaller --size or --batch")
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
         sys.exit(128 + (error.args[0] if error.args else 2))
 
@@ -133,6 +142,7 @@ def _brief(complaint: str) -> str:
         else:
             parts.append([])
     said = " ".join(parts[0]).rstrip(".")
+    said = re.sub(r"no type matching \S*?(\w+) could be instantiated from \['(.*)'\]", r"use \1, not '\2'", said)
     near = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant")), "")
     return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said
 

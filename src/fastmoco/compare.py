@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastmoco import __version__
 from fastmoco.assess import given
 from fastmoco.bench import USUAL, Bench, Shared, conclude, prepare
 from fastmoco.flags import Data, Float, Int, Str, Weights
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 RANDOM, THIS, IMAGENET = "random init", "this encoder", "ImageNet"
-METHODS = {"linear": "linear probe", "finetune": "fine-tuning"}
 
 
 def gain(
@@ -42,7 +42,7 @@ def gain(
     Args:
         weights: a run folder, a checkpoint or an encoder file.
         data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
-        seeds: how often each is repeated, with other labels, another order and other random weights.
+        seeds: how often each is repeated, from --seed on, with other labels, another order and other random weights.
         epochs: of fine-tuning; by default 30, and at least 500 steps.
         lr: of fine-tuning, the same for all; 0.001 by default.
         out: the file to add results to; by default results.json in the run folder, or in the current one.
@@ -58,7 +58,8 @@ def gain(
     protocol = replace(protocol, **given({"lr": lr}))
     bench = prepare(weights, data, out, terms)
     folder = bench.out.parent
-    records = _measure(_subjects(bench, seeds), seeds, protocol, folder / "gain.jsonl")
+    chosen = range(terms.seed, terms.seed + seeds)
+    records = _measure(bench, _subjects(bench, chosen), chosen, protocol)
     columns, lines = tabulate(records)
     print_table(columns, lines)
     rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
@@ -66,7 +67,8 @@ def gain(
     table, figure = (folder / f"gain-{Path(data).stem or 'data'}.{kind}" for kind in ("md", "png"))
     write(table, lambda file: file.write(text.encode()))
     plots.gain(records, figure, f"Did pre-training help? {bench.found.name} on {Path(data).name}")
-    print(f"top-1 in percent, mean and standard deviation of {seeds}; in {table} and {figure}")
+    over = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
+    print(f"top-1 in percent, {over}; in {table} and {figure}")
     means = [
         (f"{encoder}/{method}/{share:g}%", mean)
         for encoder, method, points in _averages(records)
@@ -77,12 +79,14 @@ def gain(
 
 def tabulate(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """A column for each share of the labels, a line for each method and encoder."""
-    shares = sorted({record["labels"] for record in records})
+    from fastmoco.plots import PANELS
+
+    shares = {record["labels"]: f"{record['labels']:g} % of labels, {record['images']:,}" for record in records}
     lines = [
-        [METHODS[method], encoder, *(_spell(mean, spread) for _, mean, spread in points)]
+        [PANELS[method], encoder, *(_spell(mean, spread) for _, mean, spread in points)]
         for encoder, method, points in _averages(records)
     ]
-    return ["", "encoder", *(f">{share:g} % of labels" for share in shares)], lines
+    return ["", "encoder", *(f">{shares[share]}" for share in sorted(shares))], lines
 
 
 def _spell(mean: float, spread: float) -> str:
@@ -97,7 +101,7 @@ def _averages(records: Sequence[Record]) -> Iterator[tuple[str, str, list[tuple[
         yield encoder, method, average(alike)
 
 
-def _subjects(bench: Bench, seeds: int) -> "dict[str, list[Subject]]":
+def _subjects(bench: Bench, seeds: range) -> "dict[str, dict[int, Subject]]":
     """For each kind of weights, and each seed, the same images with another encoder."""
     import torch
 
@@ -115,20 +119,28 @@ def _subjects(bench: Bench, seeds: int) -> "dict[str, list[Subject]]":
         return replace(bench.subject, encoder=encoder)
 
     name = bench.found.name
-    found = {RANDOM: [put(f"random/{name}", seed) for seed in range(seeds)], THIS: [bench.subject] * seeds}
+    found = {
+        RANDOM: {seed: put(f"random/{name}", seed) for seed in seeds},
+        THIS: dict.fromkeys(seeds, bench.subject),
+    }
     if name in RESNETS:
         try:
-            found[IMAGENET] = [put(f"torchvision/{name}", 0)] * seeds
+            found[IMAGENET] = dict.fromkeys(seeds, put(f"torchvision/{name}", 0))
         except ValueError as error:
             print(f"without ImageNet's weights: {error}")
     return found
 
 
-def _measure(subjects: "dict[str, list[Subject]]", seeds: int, protocol: "Finetune", path: Path) -> list[Record]:
+def _measure(
+    bench: Bench, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune"
+) -> list[Record]:
     """Every number of the table; those that are in the file already are not made again."""
-    from fastmoco.evaluate.gain import measure, trials
+    from fastmoco.evaluate.gain import labelled, measure, trials
+    from fastmoco.plots import PANELS
 
+    path = bench.out.parent / "gain.jsonl"
     kept = _read(path)
+    about = {"weights": bench.weights, "data": bench.data, "size": bench.subject.frame.size, "fastmoco": __version__}
     todo = trials(list(subjects), seeds)
     records = []
     for number, trial in enumerate(todo, start=1):
@@ -139,10 +151,11 @@ def _measure(subjects: "dict[str, list[Subject]]", seeds: int, protocol: "Finetu
         words = (str(trial), course, subject.known, subject.test.images.stamp(), str(subject.frame))
         known = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
         if known not in kept:
-            kept[known] = {**asdict(trial), "top1": measure(subject, trial, value), "known": known}
+            found = {"top1": measure(subject, trial, value), "images": len(labelled(subject, trial))}
+            kept[known] = {**asdict(trial), **found, **about, "settings": course or "probe", "known": known}
             _append(path, kept[known])
         records.append(kept[known])
-        told = f"{METHODS[trial.method]}, {trial.labels:g} % of labels, {trial.encoder}, seed {trial.seed}"
+        told = f"{PANELS[trial.method]}, {trial.labels:g} % of labels, {trial.encoder}, seed {trial.seed}"
         print(f"{number}/{len(todo)}  {told}: {kept[known]['top1']:.1f}", flush=True)
     return records
 

@@ -31,19 +31,23 @@ def embed(
 
     from fastmoco import data as sets
     from fastmoco.checkpoint import write
-    from fastmoco.evaluate.features import Gallery, extract
+    from fastmoco.evaluate.features import Gallery, embedded
 
     path = Path(out)
     _refuse(path, overwrite)
     sight, source = see(str(weights), terms), sets.find(str(data), terms.download)
+    path.parent.mkdir(parents=True, exist_ok=True)
     print(f"{sight.words}\n{data}: {source.words}")
     if terms.recalibrate:
         sight.recalibrate(source.train)
+    splits = {"train": source.train, "val": source.val or source.unlabelled}
+    if source.labelled is not source.train:  # labelled images apart from those to learn from, as in stl10
+        splits["labelled"] = source.labelled
     parts, bad = [], 0
-    for split, images in (("train", source.train), ("val", source.val or source.unlabelled)):
+    for split, images in splits.items():
         if images is not None:
             gallery = Gallery(images, sight.frame, sight.workers)
-            found = extract(sight.found.encoder, gallery, sight.device, f"embedding {split}")
+            found = embedded(sight.found.encoder, gallery, sight.device, f"embedding {split}")
             parts.append(_columns(split, images, found))
             bad += len(gallery.bad)
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -60,7 +64,6 @@ def _refuse(path: Path, overwrite: bool) -> None:
         raise ValueError(f"--out {path}: use a file that ends in {' or '.join(KINDS)}")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists and is kept; give another --out, or --overwrite")
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         _parquet({})
 

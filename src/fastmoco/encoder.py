@@ -25,6 +25,7 @@ class ResNet(nn.Module):
         super().__init__()
         import torchvision
 
+        self.name = name
         builder, _, stem = name.partition("-")
         net = getattr(torchvision.models, builder)(zero_init_residual=True)
         self.width: int = net.fc.in_features

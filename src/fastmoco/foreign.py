@@ -52,7 +52,7 @@ LAYOUTS = (
 HEADS = ("fc.", "head.", "head_dist.", "classifier.", "last_linear.")
 INSIDE = ("state_dict", "model")  # where a training's checkpoint keeps its weights
 # The blocks of each stage, whether they are bottlenecks, and the channels of the very first convolution in them.
-RESNETS: dict[tuple[tuple[int, ...], bool, int], str] = {
+FORMS: dict[tuple[tuple[int, ...], bool, int], str] = {
     ((2, 2, 2, 2), False, 64): "resnet18",
     ((3, 4, 6, 3), False, 64): "resnet34",
     ((3, 4, 6, 3), True, 64): "resnet50",
@@ -92,6 +92,8 @@ def import_(
     layout = recognise(tensors)
     taken, dropped = take(tensors, layout, branch, str(source))
     name = encoder or infer(taken, str(source))
+    if layout.name == "moco-v3" and "vit_small" in name:
+        raise ValueError(f"{source}: moco-v3's ViT-S has 12 heads and {name} has 6, which no key tells; take ViT-B")
     made = build(name)
     if size < 1:
         raise ValueError(f"--size {size}: use the pixels of an image's side, such as 224")
@@ -104,7 +106,7 @@ def import_(
     counts = {key: value for key, value in own.items() if key.endswith(".num_batches_tracked")}
     fill(made.net, taken if counts.keys() & taken.keys() else {**taken, **counts}, str(source), name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_encoder(path, name, made, step=0, size=size)
+    save_encoder(path, name, made, step=-1, size=size)
     parts = ", ".join(f"{part} ({count:,})" for part, count in sorted(dropped.items())) or "nothing"
     print(f"{source}: {layout.name}, {branch} branch, {name}")
     print(f"taken: {len(taken):,} tensors; dropped: {parts}")
@@ -202,11 +204,11 @@ def infer(tensors: "Mapping[str, Tensor]", file: str) -> str:
     """The torchvision ResNet that weights are of, by their names and shapes."""
     for key in ("conv1.weight", "layer1.0.conv1.weight"):
         if key not in tensors:
-            raise ValueError(f"{file} has no {key!r}, so it is no ResNet of torchvision; add --encoder timm/NAME")
+            raise ValueError(f"{file} has no {key!r}, by which a ResNet is known; add --encoder NAME")
     stages = [{key.split(".")[1] for key in tensors if key.startswith(f"layer{stage}.")} for stage in (1, 2, 3, 4)]
     blocks, bottleneck = tuple(map(len, stages)), any(".conv3." in key for key in tensors)
     (channels,) = tensors["layer1.0.conv1.weight"].shape[:1] or (0,)
-    name = RESNETS.get((blocks, bottleneck, channels))
+    name = FORMS.get((blocks, bottleneck, channels))
     if name is None:
         raise ValueError(
             f"{file} is no ResNet of torchvision, with {'-'.join(map(str, blocks))} blocks of {channels} channels; "

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fastmoco import detectron
+from fastmoco.album import shown
 from fastmoco.augment import MEAN, STD
 from fastmoco.checkpoint import write
 from fastmoco.encoder import build, timm_options
@@ -198,7 +199,8 @@ def _configure(found: Pretrained) -> dict[str, Any]:
 
     with torch.device("meta"):
         known: Any = timm.create_model(_timm(found.name)).pretrained_cfg
-    images = {"input_size": [3, found.size, found.size], "mean": MEAN, "std": STD, "interpolation": "bicubic"}
+    resized = {"input_size": [3, found.size, found.size], "interpolation": "bicubic", "crop_pct": shown(found.size)}
+    images = {**resized, "mean": MEAN, "std": STD}
     layers = {name: known.get(name) for name in ("first_conv", "classifier")}
     # A model of a fixed size is made at its own, which is no class's default, and not at that of our images.
     fixed = {"img_size": known["input_size"][-1]} if known.get("fixed_input_size") else {}

@@ -4,23 +4,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from fastmoco import checkpoint, foreign
+from fastmoco.augment import MEAN, STD
 from fastmoco.encoder import RESNETS, Encoder, build
 from fastmoco.flags import Side
 from fastmoco.names import unknown
 from fastmoco.run import read_recipe
 from fastmoco.weights import FILE, SIZE, fill, read
 
+UNKNOWN = ", trained at a size that is not known; --size tells"
 _BRANCH = {"online": "online", "target": "momentum"}  # the names that a learner gives them
 
 
 @dataclass(frozen=True)
 class Pretrained:
+    """An encoder, and what is known of it."""
+
     encoder: Encoder  # on the CPU, in eval mode
     name: str  # such as resnet50, resnet18-small, timm/convnext_tiny
     size: int  # pixels of the images that it has learnt from
@@ -57,13 +61,15 @@ def _find(weights: str, encoder: str, branch: Side, seed: int, download: bool) -
         return _read_checkpoint(path, encoder, branch) if path.suffix == ".pt" else _read_encoder(path)
     library, _, name = weights.partition("/")
     if library == "random":
-        torch.manual_seed(seed)
         name = name or encoder or "resnet50"
-        return Pretrained(build(name), name, SIZE, f"{name} with random weights, seed {seed}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Pretrained(build(name), name, SIZE, f"{name} with random weights, seed {seed}")
     if library == "torchvision" and name:
-        return _fill(name, _fetch_torchvision(name, download), weights, SIZE, f"torchvision's {name}")
+        return _fill(name, *_fetch_torchvision(name, download), weights, SIZE)
     if library == "timm" and name:
-        return _fill(f"timm/{name.partition('.')[0]}", _fetch_timm(name, download), weights, SIZE, f"timm's {name}")
+        tensors, size = _fetch_timm(name, download)
+        return _fill(f"timm/{name.partition('.')[0]}", tensors, f"timm's {name}", weights, size)
     raise ValueError(
         f"no weights at {weights!r}; give a run folder, a checkpoint, an {FILE}, random, torchvision/NAME or timm/NAME"
     )
@@ -84,8 +90,9 @@ def _read_run(path: Path, branch: Side) -> Pretrained:
 def _read_encoder(file: Path) -> Pretrained:
     stored = read(file)
     folder = file.parent if (file.parent / "recipe.py").is_file() else None
-    size = stored.size or (max(view.size for view in read_recipe(folder).views) if folder else SIZE)
-    return _fill(stored.name, stored.tensors, str(file), size, f"{stored.name} of {file}", stored.step, folder)
+    size = stored.size or (max(view.size for view in read_recipe(folder).views) if folder else 0)
+    words = f"{stored.name} of {file}" + ("" if size else UNKNOWN)
+    return _fill(stored.name, stored.tensors, words, str(file), size or SIZE, stored.step, folder)
 
 
 def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
@@ -103,19 +110,19 @@ def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
         raise ValueError(f"{file} is not in a run folder, so nothing says what it holds; add --encoder NAME")
     prefix = f"{_BRANCH[branch]}.encoder.net."
     learner = state.get("learner")
-    if not isinstance(learner, dict):
+    if not isinstance(learner, dict) or not isinstance(state.get("step"), int):
         raise ValueError(f"{file} is no checkpoint of a training; give one of a run folder")
     tensors = {key.removeprefix(prefix): value for key, value in learner.items() if key.startswith(prefix)}
     if not tensors:
-        raise ValueError(
-            f"--branch {branch}: {file} has no such branch, as its target is the online branch; leave it out"
-        )
-    words = f"{name} of {file}, step {state['step']:,}, {branch} branch"
-    found = _fill(name, tensors, str(file), size, words, state["step"], folder if here else None)
+        reason = "as its target is the online branch; leave it out" if branch == "target" else "so it is damaged"
+        raise ValueError(f"--branch {branch}: {file} has no such branch, {reason}")
+    words = f"{name} of {file}, step {state['step']:,}, {branch} branch" + ("" if here else UNKNOWN)
+    found = _fill(name, tensors, words, str(file), size, state["step"], folder if here else None)
     return replace(found, branch=branch)
 
 
-def _fetch_torchvision(name: str, download: bool) -> Mapping[str, Tensor]:
+def _fetch_torchvision(name: str, download: bool) -> tuple[Mapping[str, Tensor], str]:
+    """The weights that torchvision calls its default, and which they are."""
     import torchvision
 
     if name not in RESNETS:
@@ -129,10 +136,12 @@ def _fetch_torchvision(name: str, download: bool) -> Mapping[str, Tensor]:
             chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
         except (OSError, RuntimeError) as error:
             raise ValueError(f"cannot download torchvision/{name}: {error}; try again, or put it at {file}") from None
-    return {key: value for key, value in foreign.read(file).items() if not key.startswith("fc.")}
+    tensors = {key: value for key, value in foreign.read(file).items() if not key.startswith("fc.")}
+    return tensors, f"torchvision's {chosen}"
 
 
-def _fetch_timm(name: str, download: bool) -> Mapping[str, Tensor]:
+def _fetch_timm(name: str, download: bool) -> tuple[Mapping[str, Tensor], int]:
+    """timm's weights, and the pixels that they have learnt from."""
     import timm
 
     if not timm.is_model(name.partition(".")[0]):
@@ -140,18 +149,21 @@ def _fetch_timm(name: str, download: bool) -> Mapping[str, Tensor]:
     if not download:
         raise ValueError(f"timm/{name}: add --download, with which timm fetches the weights or finds them in its cache")
     try:
-        tensors: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+        model: Any = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # of whatever library timm fetches by
         raise ValueError(f"cannot fetch timm/{name}: {' '.join(str(error).split())[:160]}") from None
-    return tensors
+    about = model.pretrained_cfg
+    if (tuple(about["mean"]), tuple(about["std"])) != (MEAN, STD):
+        raise ValueError(f"timm/{name} was trained on images normalised by {about['mean']}, and we normalise by {MEAN}")
+    return model.state_dict(), about["input_size"][-1]
 
 
 def _fill(
     name: str,
     tensors: Mapping[str, Tensor],
+    words: str,
     source: str,
     size: int,
-    words: str,
     step: int = -1,
     folder: Path | None = None,
 ) -> Pretrained:

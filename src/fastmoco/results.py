@@ -18,7 +18,6 @@ FILE = "results.json"
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a file; none if there is no file yet. One that is something else is refused, and stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)  # where that cannot be, it is told now, and not after hours
     if not path.exists():
         return []
     try:
@@ -34,6 +33,7 @@ def add(path: Path, record: Mapping[str, Any]) -> None:
     """One more record, with what made it. What was there stays."""
     versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
     records = [*read(path), {**record, **versions, "when": time.strftime("%Y-%m-%d %H:%M:%S%z")}]
+    path.parent.mkdir(parents=True, exist_ok=True)
     write(path, lambda file: file.write((json.dumps(records, indent=1) + "\n").encode()))
 
 

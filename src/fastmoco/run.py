@@ -76,7 +76,7 @@ def settle(
         chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"--device {device}: not on this machine; use auto, cpu, cuda or cuda:1") from None
+        raise ValueError(f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there") from None
     cuda = chosen.type == "cuda"
     if precision == "bf16" and not cuda:
         raise ValueError(f"--precision bf16 needs a GPU; on {chosen} use float32")

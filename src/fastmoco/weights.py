@@ -44,6 +44,8 @@ def read(file: Path) -> Stored:
             tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118
         step, size = int(about.get("step", -1)), int(about.get("size", 0))
     except (SafetensorError, OSError, ValueError) as error:
+        if file.suffix != ".safetensors":
+            raise ValueError(f"{file} is no safetensors file; `fastmoco import` may read it") from None
         raise ValueError(f"{file} is damaged or no safetensors file: {' '.join(str(error).split())[:120]}") from None
     if not about.get("encoder"):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""What the embeddings are worth: judgements of features that were extracted once."""
+"""What an encoder is worth: each evaluation turns a subject into names and numbers."""

@@ -20,7 +20,8 @@ from fastmoco.evaluate.progress import Progress
 from fastmoco.images import Images
 from fastmoco.weights import digest
 
-BLOCK = 256  # images that pass an encoder at once
+BLOCK = 256  # images that pass an encoder at once, if they are not large
+PIXELS = 2**25  # that pass it at once at most
 ROOM = 2**30  # bytes of pixels that a gallery keeps
 MOST = 2**34  # bytes of embeddings that are kept on the disk: those of ImageNet by a ResNet-50 are 10 GiB
 
@@ -50,12 +51,17 @@ class Gallery:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def block(self) -> int:
+        """How many images are shown at once."""
+        return max(1, min(BLOCK, PIXELS // self.frame.size**2))
+
     def __iter__(self) -> Iterator[Block]:
         if self._kept:
             yield from self._kept
             return
         keep = 3 * self.frame.size**2 * len(self.images) <= ROOM
-        places = torch.split(torch.arange(len(self.images)), BLOCK)
+        places = torch.split(torch.arange(len(self.images)), self.block)
         blocks: list[Block] = []
         with ThreadPoolExecutor(1) as pool:  # the next block is read while the device is at this one
             waiting = pool.submit(self._read, places[0].tolist())
@@ -116,7 +122,7 @@ def extract(network: nn.Module, gallery: Gallery, device: torch.device, what: st
                 index.extend(places)
                 if places:
                     yield pixels
-                progress.add(BLOCK)
+                progress.add(gallery.block)
 
         x = embed(network, pass_on(), device)
     if x is None:
@@ -153,7 +159,7 @@ def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str
         found = extract(encoder, gallery, device, what)
         return {"x": found.x.cpu(), "index": found.index}
 
-    found = remembered(make, digest(encoder.net), gallery.images.stamp(), repr(gallery.frame))
+    found = remembered(make, encoder.name, digest(encoder.net), gallery.images.stamp(), repr(gallery.frame))
     absent = set(range(len(gallery))).difference(found["index"].tolist())
     gallery.bad |= dict.fromkeys(sorted(absent - gallery.bad.keys()), "it could not be read when it was embedded")
     labels = labels_of(gallery.images)[found["index"]]
@@ -170,7 +176,7 @@ def recalibrate(encoder: Encoder, gallery: Gallery, device: torch.device) -> Non
 
         def pass_on() -> Iterator[Tensor]:
             for places, pixels in gallery:
-                progress.add(BLOCK)
+                progress.add(gallery.block)
                 if len(places) > 1:
                     yield _show(pixels, device)
 

@@ -19,7 +19,7 @@ def course(protocol: Finetune, images: int) -> Course:
 
     def rate(done: float) -> float:
         if done < protocol.warmup:
-            return (done + 1 / (epochs * per_epoch)) / protocol.warmup  # not 0 at the first step
+            return min(1.0, (done + 1 / (epochs * per_epoch)) / protocol.warmup)  # not 0 at the first step
         return cosine((done - protocol.warmup) / (1 - protocol.warmup))
 
     return Course(repr(protocol), epochs, protocol.batch, build, rate)
@@ -32,11 +32,14 @@ def evaluate(subject: Subject, protocol: Finetune) -> Answers:
 
 
 def depths(encoder: Encoder) -> dict[str, int]:
-    """For each parameter the number of its stage, the stem's being 0."""
+    """For each parameter the number of its stage, the stem's being 0; where no stages are known, all are one."""
     from timm.models import group_parameters
 
-    stages = {"stem": r"^conv1|bn1", "blocks": r"^layer(\d+)"}
-    matcher = stages if isinstance(encoder, ResNet) else encoder.net.group_matcher(coarse=True)
+    stages = {"stem": r"^(?:conv1|bn1)\.", "blocks": r"^layer(\d+)\."}
+    try:
+        matcher = stages if isinstance(encoder, ResNet) else encoder.net.group_matcher(coarse=True)
+    except AttributeError:  # timm does not know the stages of some models
+        return {name: 0 for name, _ in encoder.net.named_parameters()}
     found: dict[str, int] = group_parameters(encoder.net, matcher, reverse=True)
     return found
 
@@ -47,11 +50,11 @@ def _groups(classifier: Classifier, protocol: Finetune) -> list[dict[str, object
     assert isinstance(encoder, Encoder)
     depth = depths(encoder)
     last = max(depth.values()) + 1
-    groups: list[dict[str, object]] = [{"params": list(classifier.head.parameters()), "lr": protocol.lr}]
-    named = dict(encoder.net.named_parameters())
-    for stage in range(last):
+    named = list(encoder.net.named_parameters())
+    stages = [[weight for name, weight in named if depth[name] == stage] for stage in range(last)]
+    groups: list[dict[str, object]] = []
+    for stage, members in enumerate([*stages, list(classifier.head.parameters())]):
         lr = protocol.lr * protocol.decay ** (last - stage)
-        members = [weight for name, weight in named.items() if depth[name] == stage]
         groups.append({"params": [weight for weight in members if weight.ndim > 1], "lr": lr})
         groups.append({"params": [weight for weight in members if weight.ndim <= 1], "lr": lr, "weight_decay": 0.0})
     return [group for group in groups if group["params"]]

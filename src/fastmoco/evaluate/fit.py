@@ -161,7 +161,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
                 raise KeyboardInterrupt(int(interrupts.asked))
     shutil.rmtree(folder, ignore_errors=True)
     if not all(weight.isfinite().all() for weight in classifier.parameters()):
-        raise ValueError(f"{what}: the weights are not finite any more; use a lower --lr")
+        raise FloatingPointError(f"{what}: the weights are not finite any more; use a lower --lr")
 
 
 def _save(folder: Path, step: int, classifier: Classifier, optimizer: torch.optim.Optimizer) -> None:

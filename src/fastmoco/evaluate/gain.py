@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Int64
 
 from fastmoco.evaluate import finetune
 from fastmoco.evaluate.probe import probe
@@ -29,20 +30,25 @@ class Trial:
     seed: int
 
 
-def trials(encoders: Sequence[str], seeds: int, percents: Sequence[float] = PERCENTS) -> list[Trial]:
+def trials(encoders: Sequence[str], seeds: Sequence[int], percents: Sequence[float] = PERCENTS) -> list[Trial]:
     """All of the table, the quick ones first."""
     return [
         Trial(encoder, method, percent, seed)
         for method in METHODS
         for percent in percents
         for encoder in encoders
-        for seed in range(seeds)
+        for seed in seeds
     ]
 
 
+def labelled(subject: Subject, trial: Trial) -> Int64[np.ndarray, " part"]:
+    """The images whose labels a trial may use. They depend on its seed alone, so encoders share them."""
+    return by_fraction(subject.train, trial.labels / 100, trial.seed)
+
+
 def measure(subject: Subject, trial: Trial, protocol: Finetune) -> float:
-    """Top-1 of the held-out images. The labels of a trial depend on its seed alone, so encoders share them."""
-    index = by_fraction(subject.train, trial.labels / 100, trial.seed)
+    """Top-1 of the held-out images."""
+    index = labelled(subject, trial)
     if trial.method == "finetune":
         part = replace(subject, train=Part(subject.train, index), seed=trial.seed)
         return dict(finetune.evaluate(part, protocol))["finetune/top1"]

@@ -9,15 +9,13 @@ from torch import Tensor
 
 from fastmoco.album import collect, middle
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import ROOM, embed
+from fastmoco.evaluate.features import BLOCK, ROOM, embed
 from fastmoco.evaluate.knn import vote
 from fastmoco.evaluate.probe import probe
 from fastmoco.evaluate.scores import top1
 from fastmoco.images import Images, Source
 from fastmoco.parts import hold_out
 from fastmoco.randomness import order
-
-BLOCK = 256  # images that pass an encoder at once
 
 Answer = dict[str, float]
 

@@ -16,6 +16,8 @@ from fastmoco.protocols import Linear
 
 IMAGENET = 1_281_167  # images; the paper's rate and batch are for so many
 STEPS = 32  # in an epoch at least, where the set allows them
+SMALLEST = 4  # images in a batch, where there are so many
+LOOKS = 10  # crops of each image that are embedded, if that is done beforehand
 
 
 def suited(protocol: Linear, images: int) -> Linear:
@@ -24,12 +26,15 @@ def suited(protocol: Linear, images: int) -> Linear:
     LARS makes each step a part of the weights' own length, so it is the rate times the number of steps that says how
     far a classifier can get. The paper does not say what to do on a small set; we keep that product.
     """
-    batch = min(protocol.batch, max(1, images // STEPS))
+    batch = min(protocol.batch, images, max(SMALLEST, images // STEPS))
     return replace(protocol, batch=batch, lr=protocol.lr * _steps(IMAGENET, protocol.batch) / _steps(images, batch))
 
 
 def course(protocol: Linear) -> Course:
-    """LARS adapts weights and bias alike, without weight decay, as SimSiam's does; the rate falls with every step."""
+    """LARS without weight decay, and half a cosine by the step.
+
+    The paper does not say how LARS adapts; we follow SimSiam: trust 0.001, weights and bias alike, before the momentum.
+    """
 
     def build(classifier: Classifier) -> torch.optim.Optimizer:
         group = {"params": list(classifier.head.parameters()), "all": True}

@@ -1,5 +1,6 @@
 """Semi-supervised evaluation: a classifier and, slowly, the encoder learn from few labels (Table 2, appendix)."""
 
+import contextlib
 from dataclasses import replace
 
 import torch
@@ -58,7 +59,12 @@ def choose(subject: Subject, protocol: Semi, rates: tuple[float, ...]) -> float:
         )
     judged = Gallery(Part(subject.train, held), subject.frame, subject.workers)
     trial = replace(subject, train=Part(subject.train, rest), test=judged)
-    found = {rate: top1(*_fit(trial, replace(protocol, lr=rate), f"trying rate {rate:g}")) for rate in sorted(rates)}
+    found = {}
+    for rate in sorted(rates):
+        with contextlib.suppress(FloatingPointError):  # a rate that is far too high is none
+            found[rate] = top1(*_fit(trial, replace(protocol, lr=rate), f"trying rate {rate:g}"))
+    if not found:
+        raise FloatingPointError("no rate leaves the weights finite; have the embeddings diverged?")
     return max(found, key=found.__getitem__)
 
 

@@ -20,6 +20,8 @@ Answers = Iterator[tuple[str, float]]
 
 @dataclass(frozen=True)
 class Subject:
+    """All that an evaluation needs to know."""
+
     encoder: Encoder  # on the device
     train: Images  # with labels, to learn a classifier from
     test: Gallery  # held-out images with labels
@@ -37,7 +39,7 @@ class Subject:
     @property
     def known(self) -> str:
         """By what weights and images are known again."""
-        return f"{digest(self.encoder)} {self.train.stamp()} {self.bf16}"
+        return f"{self.encoder.name} {digest(self.encoder.net)} {self.train.stamp()} {self.bf16}"
 
     def features(self) -> tuple[Features, Features]:
         """Embeddings to learn from and to be tested by; from the disk where they are known."""
