@@ -90,11 +90,19 @@ def test_the_rate_is_chosen_on_labelled_images_alone(subject, monkeypatch):
     assert tried[3][1:] == (names, 12)  # then all labelled images, and the held-out ones of the set
 
 
-def test_a_rate_that_diverges_is_not_chosen(subject):
+def test_a_rate_that_diverges_is_not_chosen(subject, monkeypatch):
+    fit = semi._fit
+
+    def diverge(trial, protocol, what):
+        if protocol.lr > 1:
+            raise FloatingPointError("the weights are not finite any more")
+        return fit(trial, protocol, what)
+
+    monkeypatch.setattr(semi, "_fit", diverge)
     protocol = Semi(0.1, epochs=2, lr=1.0, encoder_lr=0.0, batch=8)
-    assert semi.choose(subject, protocol, (0.05, 1e300)) == 0.05
+    assert semi.choose(subject, protocol, (0.05, 500.0)) == 0.05
     with pytest.raises(FloatingPointError, match="no rate leaves the weights finite"):
-        semi.choose(subject, protocol, (1e300,))
+        semi.choose(subject, protocol, (500.0,))
 
 
 def _names(images):

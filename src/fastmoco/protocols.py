@@ -1,6 +1,5 @@
 """The paper's evaluation protocols as values (section 4.2 and the appendix)."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +8,8 @@ def _check(epochs: int, batch: int, lr: float) -> None:
     for name, value in (("epochs", epochs), ("batch", batch)):
         if value < 1:
             raise ValueError(f"{name}={value}: use 1 or more")
-    if not 0 < lr < math.inf:
-        raise ValueError(f"lr={lr}: use a positive rate")
+    if not 0 < lr < 1e9:  # beyond, weights overflow at once
+        raise ValueError(f"lr={lr}: use a positive rate, such as 0.1")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Semi:
         _check(self.epochs, self.batch, self.lr)
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction}: use a part above 0 and up to 1")
-        if not 0 <= self.encoder_lr < math.inf:
+        if not 0 <= self.encoder_lr < 1e9:
             raise ValueError(f"encoder_lr={self.encoder_lr}: use 0 or more")
 
 
