@@ -1,8 +1,13 @@
+import signal
+
 import pytest
 import torch
 
 # Reduced rows are too small to share: on a busy machine, threads that wait for each other cost more than they bring.
 torch.set_num_threads(1)
+
+# A shell lets what it runs in the background ignore Ctrl-C, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
