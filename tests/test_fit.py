@@ -74,6 +74,15 @@ def test_a_fit_is_the_loop_written_by_hand():
     torch.testing.assert_close(classifier.head.bias.detach(), bias)
 
 
+def test_a_batch_of_which_nothing_could_be_read_teaches_nothing():
+    found, plan = points(), draws(COURSE, 20, seed=0)
+    blank = Features(found.x, found.index, torch.full_like(found.labels, NOT_ASKED))
+    classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    before = classifier.head.weight.detach().clone()
+    fit(classifier, Embeddings([blank], plan), COURSE, bf16=False, what="", known="a")
+    assert classifier.head.weight.equal(before)
+
+
 def test_looks_take_turns_by_epoch():
     one, two = points(), Features(torch.zeros(20, 6), torch.arange(20), points().labels)
     examples = list(Embeddings([one, two], draws(COURSE, 20, seed=0)).since(0))

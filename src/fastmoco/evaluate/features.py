@@ -170,8 +170,8 @@ def recalibrate(encoder: Encoder, gallery: Gallery, device: torch.device) -> Non
     """Estimate the running statistics of batch norm again, on whole images: training may have shown it patches only."""
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in encoder.modules()):
         raise ValueError("--recalibrate: this encoder has no batch norm; leave it out")
-    if len(gallery) < 2:
-        raise ValueError("--recalibrate: of one image there is no spread; leave it out, or give more")
+    if min(len(gallery), gallery.block) < 2:
+        raise ValueError("--recalibrate: of one image there is no spread; give more of them, or a smaller --size")
     with Progress("recalibrating", len(gallery)) as progress:
 
         def pass_on() -> Iterator[Tensor]:

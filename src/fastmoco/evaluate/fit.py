@@ -146,7 +146,9 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
                 group["lr"] = rate * course.rate(step / steps)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 scores = classifier(x)
-            loss = F.cross_entropy(scores.float(), labels, ignore_index=NOT_ASKED)
+            # A mean over none would not be a number.
+            asked = (labels != NOT_ASKED).sum().clamp(min=1)
+            loss = F.cross_entropy(scores.float(), labels, ignore_index=NOT_ASKED, reduction="sum") / asked
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
