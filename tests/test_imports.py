@@ -23,8 +23,8 @@ ARROW = [
     {"run"},
     {"train", "memory", "pretrained"},
     {"command", "formats", "bench"},
-    {"demo", "card", "assess", "embedding"},
-    {"export", "compare"},
+    {"demo", "card", "assess", "embedding", "compare"},
+    {"export"},
     {"cli"},
     {"__main__", "__init__"},
 ]

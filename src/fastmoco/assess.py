@@ -1,22 +1,15 @@
 """`fastmoco evaluate knn | linear | semi | finetune`."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fastmoco.bench import USUAL, Shared, conclude, prepare
-from fastmoco.flags import Data, Flag, Float, Int, Str, Weights
+from fastmoco.flags import Flag, Float, Int, Labelled, Records, Weights, given
 
 
-def knn(weights: Weights, data: Data, *, out: Str = "", terms: Shared = USUAL) -> dict[str, float]:
-    """By nearest neighbours: of 20, and of 200, each votes with the weight exp(cosine / 0.07). Nothing is trained.
-
-    Args:
-        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
-        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
-        out: the file to add results to; by default results.json in the run folder, or in the current one.
-    """
+def knn(weights: Weights, data: Labelled, *, out: Records = "", terms: Shared = USUAL) -> dict[str, float]:
+    """By nearest neighbours: of 20, and of 200, each votes with the weight exp(cosine / 0.07). Nothing is trained."""
     from fastmoco.evaluate.knn import evaluate
 
     bench = prepare(weights, data, out, terms)
@@ -25,7 +18,7 @@ def knn(weights: Weights, data: Data, *, out: Str = "", terms: Shared = USUAL) -
 
 def linear(
     weights: Weights,
-    data: Data,
+    data: Labelled,
     *,
     cached: Flag = False,
     looks: Int = None,
@@ -33,14 +26,12 @@ def linear(
     epochs: Int = None,
     lr: Float = None,
     batch: Int = None,
-    out: Str = "",
+    out: Records = "",
     terms: Shared = USUAL,
 ) -> dict[str, float]:
     """By a linear classifier on the frozen encoder: the paper's protocol, by LARS with new crops in every epoch.
 
     Args:
-        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
-        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
         cached: the same classifier, but the crops of the first epochs take turns: each is embedded once.
         looks: crops of each image, if cached; 10 by default.
         preset: paper is 90 epochs at rate 0.8 and batch 4096, paper-20 what the paper takes after 20 epochs of
@@ -48,7 +39,6 @@ def linear(
         epochs: instead of the preset's.
         lr: instead of the preset's.
         batch: instead of the preset's.
-        out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
     from fastmoco import protocols
     from fastmoco.evaluate.linear import LOOKS, evaluate, evaluate_cached, suited
@@ -67,28 +57,25 @@ def linear(
 
 def semi(
     weights: Weights,
-    data: Data,
+    data: Labelled,
     *,
     labels: str = "0.01",
     preset: Literal["tuned", "paper"] = "tuned",
     epochs: Int = None,
     lr: Float = None,
     encoder_lr: Float = None,
-    out: Str = "",
+    out: Records = "",
     terms: Shared = USUAL,
 ) -> dict[str, float]:
     """By learning from few labels: the classifier fast, the encoder slowly or not at all.
 
     Args:
-        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
-        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
         labels: a part of each class, such as 0.01, or a list of files such as SimCLR's 1percent.txt.
         preset: tuned tries five rates for the classifier on a held-out part of the labelled images; paper takes the
             5e2 that the paper prints. Below 5 % of the labels both are the paper's 1 % setting, else its 10 %.
         epochs: instead of the preset's.
         lr: of the classifier, instead of the preset's.
         encoder_lr: instead of the preset's.
-        out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
     from fastmoco import protocols
     from fastmoco.evaluate.semi import evaluate, evaluate_tuned
@@ -106,27 +93,24 @@ def semi(
 
 def finetune(
     weights: Weights,
-    data: Data,
+    data: Labelled,
     *,
     labels: str = "1.0",
     epochs: Int = None,
     lr: Float = None,
     decay: Float = None,
     batch: Int = None,
-    out: Str = "",
+    out: Records = "",
     terms: Shared = USUAL,
 ) -> dict[str, float]:
     """By fine-tuning all weights: AdamW with lower rates for earlier stages, a warm-up and a cosine.
 
     Args:
-        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
-        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
         labels: a part of each class, such as 0.1, or a list of files.
         epochs: 30 by default; a small set is passed more often, for 500 steps.
         lr: of the classifier; 0.001 by default.
         decay: the rate of each stage as a part of the next one's; 0.75 by default.
         batch: 64 by default.
-        out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
     from fastmoco.evaluate.finetune import evaluate
     from fastmoco.protocols import Finetune
@@ -135,8 +119,3 @@ def finetune(
     usual = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     chosen = replace(usual, **given({"lr": lr, "decay": decay, "batch": batch}))
     return conclude(bench, "finetune", f"{chosen}, labels {Path(labels).name}", evaluate(bench.subject, chosen))
-
-
-def given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that a user has set."""
-    return {name: value for name, value in flags.items() if value is not None}

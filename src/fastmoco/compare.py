@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmoco import __version__
-from fastmoco.assess import given
-from fastmoco.bench import USUAL, Bench, Shared, conclude, prepare
-from fastmoco.flags import Data, Float, Int, Str, Weights
+from fastmoco.bench import USUAL, Bench, Shared, conclude, prepare, see
+from fastmoco.flags import Float, Int, Labelled, Records, Weights, given
 
 if TYPE_CHECKING:
     from fastmoco.evaluate.subject import Subject
@@ -25,12 +24,12 @@ RANDOM, THIS, IMAGENET = "random init", "this encoder", "ImageNet"
 
 def gain(
     weights: Weights,
-    data: Data,
+    data: Labelled,
     *,
     seeds: int = 3,
     epochs: Int = None,
     lr: Float = None,
-    out: Str = "",
+    out: Records = "",
     terms: Shared = USUAL,
 ) -> dict[str, float]:
     """Did pre-training help? This encoder beside random weights and, where they can be had, ImageNet's.
@@ -40,12 +39,9 @@ def gain(
     the figure.
 
     Args:
-        weights: a run folder, a checkpoint or an encoder file.
-        data: class folders with or without train/ and val/, a list with classes, shards, or a set such as cifar10.
         seeds: how often each is repeated, from --seed on, with other labels, another order and other random weights.
         epochs: of fine-tuning; by default 30, and at least 500 steps.
         lr: of fine-tuning, the same for all; 0.001 by default.
-        out: the file to add results to; by default results.json in the run folder, or in the current one.
     """
     from fastmoco import plots
     from fastmoco.checkpoint import write
@@ -103,20 +99,14 @@ def _averages(records: Sequence[Record]) -> Iterator[tuple[str, str, list[tuple[
 
 def _subjects(bench: Bench, seeds: range) -> "dict[str, dict[int, Subject]]":
     """For each kind of weights, and each seed, the same images with another encoder."""
-    import torch
-
     from fastmoco.encoder import RESNETS
-    from fastmoco.evaluate.features import Gallery, recalibrate
-    from fastmoco.pretrained import find
 
     def put(weights: str, seed: int) -> "Subject":
-        made = find(weights, seed=seed, download=bench.terms.download)
-        encoder = made.encoder.to(bench.subject.device).to(memory_format=torch.channels_last)
+        size = bench.subject.frame.size
+        sight = see(weights, replace(bench.terms, encoder="", branch="online", seed=seed, size=size))
         if bench.terms.recalibrate:
-            recalibrate(
-                encoder, Gallery(bench.subject.train, bench.subject.frame, bench.subject.workers), bench.subject.device
-            )
-        return replace(bench.subject, encoder=encoder)
+            sight.recalibrate(bench.subject.train)
+        return replace(bench.subject, encoder=sight.found.encoder)
 
     name = bench.found.name
     found = {

@@ -22,7 +22,6 @@ def embed(
     """Write the embedding of every image of a set, with its path, its split, and its label if it has one.
 
     Args:
-        weights: a run folder, a checkpoint, an encoder file, random, torchvision/resnet50 or timm/NAME.
         data: a folder of images, a text list of paths, tar shards, or a set such as cifar10; labels are not needed.
         out: a .npz or .parquet file; its columns are path, split, label and embedding.
         overwrite: replace the file if it exists.

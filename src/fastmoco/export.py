@@ -28,7 +28,6 @@ def export(
     """Write an encoder for another library, load it back there, compare embeddings, and print lines that use it.
 
     Args:
-        weights: a run folder, a checkpoint, an encoder.safetensors, random, torchvision/NAME or timm/NAME.
         to: a state dict for torchvision (.pth), timm (.safetensors) or detectron2 (.pkl); an ONNX graph; the encoder
             file of this package; or a folder for the Hugging Face hub, with a model card.
         out: the file or folder; by default export/ in the run folder, or the current folder, and a plain name.
