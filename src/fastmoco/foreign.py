@@ -156,7 +156,11 @@ def _open_torch(file: Path) -> object:
         code = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if code:
             raise ValueError(f"{file} holds more than numbers, and was not run: {code[1]}") from None
-        raise ValueError(f"{file} is damaged, or no file of torch: {_brief(error)}") from None
+        # Torch's own words are advice to programmers, where it finds no pickle at all.
+        reason = "" if isinstance(error, pickle.UnpicklingError) else f": {_brief(error)}"
+        raise ValueError(
+            f"{file} is damaged, or no file of torch{reason}; give weights, such as resnet50.pth"
+        ) from None
     return content
 
 
