@@ -1,25 +1,285 @@
-"""The few collective operations, each of which is an identity on one process."""
+"""Many processes as one: how they meet, and the few things that they do together, each an identity on one process."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Shaped
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(minutes=30)  # with a rank that reads a slow disk, or writes to one
+# How gloo says that a rank has gone; NCCL's errors have a type of their own.
+GONE = re.compile(r"gloo|Connection (closed|reset|refused) by peer|Socket Timeout|Broken pipe", re.IGNORECASE)
+
+
+def grouped() -> bool:
+    """Whether there is a group of processes, be it of one."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def world() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if grouped() else 1
 
 
 def rank() -> int:
-    return dist.get_rank() if world() > 1 else 0
+    return dist.get_rank() if grouped() else 0
+
+
+def leads() -> bool:
+    """Rank 0 alone prints and writes."""
+    return rank() == 0
+
+
+def launched() -> bool:
+    """Whether torchrun, or a scheduler that speaks as it does, has started this process as one of a group."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def local_rank() -> int:
+    """Among the processes of this machine."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if launched() else 0
+
+
+def local_world() -> int:
+    """Processes on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched() else 1
+
+
+# How processes meet, and part
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """The processes that torchrun has started, as one group; nothing happens in a process that is alone.
+
+    A mistake is told by the first rank that makes it, and the others end without a word. A rank that has gone shows in
+    what the others wait for, and ends them with a ConnectionError. A group that is there already is used as it is; it
+    must have gloo for what is on the CPU.
+    """
+    if not launched() or grouped():
+        yield
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    with _losses_told():
+        dist.init_process_group(backend, timeout=PATIENCE)
+    try:
+        with _losses_told():
+            yield
+    except KeyboardInterrupt:
+        dist.destroy_process_group()
+        raise
+    except (ValueError, OSError, FloatingPointError) as error:
+        if not _first():
+            raise SystemExit(1 if isinstance(error, ConnectionError) else 2) from None
+        raise
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _losses_told() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not GONE.search(str(error)):
+            raise
+        raise ConnectionError(
+            "another process of this run has ended; started again, the run goes on from its last checkpoint"
+        ) from None
+
+
+def _first() -> bool:
+    """Whether no other rank has asked this before."""
+    try:
+        return dist.distributed_c10d._get_default_store().add("told", 1) == 1
+    except RuntimeError:  # the store has gone, and with it whoever kept it
+        return leads()
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """What any rank refuses, all refuse, in its words. Nothing that is done together may be inside."""
+    mistake = None
+    try:
+        yield
+    except OSError as error:
+        mistake = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        if not grouped():
+            raise
+    except ValueError as error:
+        mistake = str(error)
+        if not grouped():
+            raise
+    heard = agree(mistake)
+    if heard is not None:
+        number, words = next((number, words) for number, words in enumerate(heard) if words is not None)
+        raise ValueError(words if all(each == words for each in heard) else f"rank {number}: {words}")
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """First one process of each machine, then the others: what the first has written, they find."""
+    if local_rank() > 0:
+        agree(None)
+    try:
+        yield
+    finally:
+        if local_rank() == 0:
+            agree(None)
+
+
+def orphaned(parent: int) -> bool:
+    """Whether the launcher that was our parent has gone."""
+    return dist.is_torchelastic_launched() and os.getppid() != parent
+
+
+def restarted() -> str:
+    """Why a launcher has started this process again; nothing if it is the first time."""
+    count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if launched() else 0
+    again = f"restart {count} by torchrun, as a process had ended" if count else ""
+    return os.environ.get("FASTMOCO_RESTARTED", again)
+
+
+# What they tell each other
+
+
+def agree(mine: T | None) -> list[T | None] | None:
+    """What every rank has to tell; None if none has anything, which costs one number."""
+    if not grouped():
+        return None if mine is None else [mine]
+    news = torch.tensor(mine is not None, dtype=torch.int32)
+    dist.all_reduce(news, dist.ReduceOp.MAX)
+    if not news:
+        return None
+    heard: list[T | None] = [None] * world()
+    dist.all_gather_object(heard, mine)
+    return heard
+
+
+def tell(find: Callable[[], T]) -> T:
+    """What rank 0 finds, or refuses, for all."""
+    if not grouped():
+        return find()
+    outcome: list[Any] = [None, None]
+    if leads():
+        try:
+            outcome = [find(), None]
+        except (ValueError, OSError) as error:
+            outcome = [None, error]
+    dist.broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    value: T = outcome[0]
+    return value
+
+
+# What they compute together
 
 
 @torch.no_grad()
 def gather(x: Shaped[Tensor, " b *shape"]) -> Shaped[Tensor, " n *shape"]:
-    """The rows of every rank, in the order of ranks; without gradient, since only targets are gathered."""
-    if world() == 1:
-        return x.detach()
+    """The rows of every rank, of which each has as many, in the order of ranks; without gradient."""
+    return gathering(x)()
+
+
+@torch.no_grad()
+def gathering(x: Shaped[Tensor, " b *shape"]) -> Callable[[], Shaped[Tensor, " n *shape"]]:
+    """The same, begun: the rows travel until they are asked for."""
+    x = x.detach()
+    if not grouped():
+        return lambda: x
     x = x.contiguous()
-    parts = [torch.empty_like(x) for _ in range(world())]
-    dist.all_gather(parts, x)
-    return torch.cat(parts)
+    everyone = x.new_empty(world() * len(x), *x.shape[1:])
+    work = dist.all_gather(list(everyone.chunk(world())), x, async_op=True)
+
+    def wait() -> Tensor:
+        work.wait()
+        return everyone
+
+    return wait
+
+
+@torch.no_grad()
+def concatenate(x: Shaped[Tensor, " b *shape"]) -> Shaped[Tensor, " n *shape"]:
+    """The rows of every rank, however many each has, in the order of ranks; without gradient."""
+    if not grouped():
+        return x.detach()
+    counts = gather(torch.tensor([len(x)], device=x.device)).tolist()
+    padded = x.new_zeros(max(counts), *x.shape[1:])
+    padded[: len(x)] = x
+    parts = gather(padded).chunk(world()) if max(counts) else [padded] * world()
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+@torch.no_grad()
+def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Shaped[Tensor, " *shape"]:
+    """Added up over all ranks, or the most or least of them; without gradient."""
+    x = x.detach().clone(memory_format=torch.contiguous_format)
+    if grouped():
+        dist.all_reduce(x, op)
+    return x
+
+
+class Sum(torch.autograd.Function):
+    """Added up over all ranks, with gradient. Torch has such functions too, but not under one name in all versions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return total(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return total(gradient)
+
+
+class Swap(torch.autograd.Function):
+    """Each rank sends some rows to each other one, with gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        ctx.sent, ctx.received = sent, received
+        return _swap(x, sent, received)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _swap(gradient, ctx.received, ctx.sent), None, None
+
+
+def _swap(x: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    y = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(y, x.contiguous(), received, sent)
+    return y
+
+
+def permute(x: Float[Tensor, " b *shape"], places: Int64[Tensor, " n"]) -> Float[Tensor, " m *shape"]:
+    """The rows of all ranks in a new order, of which each rank gets an equal part; with gradient.
+
+    `places` are on the CPU, the same on every rank: row i of the result is the row `places[i]` of all.
+    """
+    if not grouped():
+        return x[places.to(x.device)]
+    owners, homes = places // len(x), places % len(x)
+    mine = slice(rank() * len(places) // world(), (rank() + 1) * len(places) // world())
+    takers = torch.arange(world()).repeat_interleave(len(places) // world())
+    leaving = homes[owners == rank()]  # in the order of takers, as places are
+    sent = torch.bincount(takers[owners == rank()], minlength=world()).tolist()
+    received = torch.bincount(owners[mine], minlength=world()).tolist()
+    arrived: Tensor = Swap.apply(x[leaving.to(x.device)], sent, received)
+    # They come in the order of their owners, each owner's in the order of places.
+    return arrived[owners[mine].argsort(stable=True).argsort().to(x.device)]
+
+
+def share(count: int, block: int = 1) -> range:
+    """Which of so many this rank takes: whole blocks, in the order of ranks."""
+    blocks = -(-count // block)
+    first, last = (place * blocks // world() * block for place in (rank(), rank() + 1))
+    return range(min(first, count), min(last, count))

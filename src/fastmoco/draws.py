@@ -1,6 +1,6 @@
 """All that chance decides in a training, as a pure function of (seed, step): which images, which crops, which looks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int64
@@ -26,6 +26,9 @@ class Draws:
     # The paper does not say what becomes of the incomplete batch at the end of an epoch; we drop it, as MoCo v3 does.
     # Labels are too dear for that: a classifier's last batch is filled with images from the beginning of the epoch.
     fill: bool = False
+    # Each rank draws its part of every batch. How many there are is no part of what is drawn.
+    rank: int = field(default=0, repr=False)
+    world: int = field(default=1, repr=False)
 
     @property
     def per_epoch(self) -> int:
@@ -37,14 +40,15 @@ class Draws:
         return self.per_epoch * self.epochs
 
     def index(self, step: int) -> Int64[Tensor, " b"]:
-        """The images of a step."""
+        """The images of a step that this rank takes: of equal numbers, if the batch divides."""
         epoch, place = divmod(step, self.per_epoch)
         visited = order(self.seed, epoch, self.images)
         taken = visited[place * self.batch :][: self.batch]
-        return torch.cat([taken, visited[: self.batch - len(taken)]])
+        whole = torch.cat([taken, visited[: self.batch - len(taken)]])
+        return whole.tensor_split(self.world)[self.rank]
 
     def looks(self, step: int) -> list[Look]:
-        """For each view how its crops look, (count, batch) of them."""
+        """For each view how its crops look, (count, images) of them."""
         keys = torch.split(self._keys(step, self.index(step), LOOK), [view.count for view in self.views])
         return [draw(view.augment, each) for view, each in zip(self.views, keys, strict=True)]
 

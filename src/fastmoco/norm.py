@@ -1,0 +1,76 @@
+"""Batch norm over the batches of all ranks."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fastmoco.distributed import Sum, world
+
+
+def synchronise(module: nn.Module, device: torch.device) -> None:
+    """Let every batch norm inside a module see all ranks. Weights, statistics and their names stay as they are."""
+    if world() == 1:
+        return
+    if device.type == "cuda":
+        from timm.layers import norm_act  # its converter makes torch's own, and knows timm's norms with activations
+
+        for name, child in module.named_children():
+            setattr(module, name, norm_act.convert_sync_batchnorm(child))  # type: ignore[no-untyped-call]
+        return
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, BatchNorm(child))
+
+
+class BatchNorm(_BatchNorm):
+    """What torch's SyncBatchNorm is on GPUs, for devices that it refuses."""
+
+    def __init__(self, plain: _BatchNorm) -> None:
+        super().__init__(plain.num_features, plain.eps, plain.momentum, plain.affine, plain.track_running_stats)
+        self._parameters, self._buffers = plain._parameters, plain._buffers
+        self.training = plain.training
+        for name, module in plain.named_children():  # timm has norms with an activation inside
+            setattr(self, name, module)
+
+    def forward(self, x: Float[Tensor, " b c *shape"]) -> Float[Tensor, " b c *shape"]:
+        y = self._normalise(x) if self.training or self.running_mean is None else self._by_running(x)
+        for module in self.children():
+            y = module(y)
+        return y
+
+    def _by_running(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        """By mean and variance over all ranks, in two passes: the mean of squares would lose digits."""
+        dims, shape = [0, *range(2, x.dim())], (1, -1, *(1,) * (x.dim() - 2))
+        count = x.new_tensor([x.numel() / x.shape[1]])  # ranks may have different numbers of images
+        sums = _sum(torch.cat([x.sum(dims), count]))
+        count = sums[-1]
+        mean = sums[:-1] / count
+        centred = x - mean.view(shape)
+        variance = _sum(centred.square().sum(dims)) / count
+        if self.running_mean is not None and self.running_var is not None:
+            self._track(mean.detach(), (variance * count / (count - 1)).detach())
+        y: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
+        return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        part = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, part)
+        self.running_var.lerp_(variance, part)
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Every number of dimensions will do."""
+
+
+def _sum(x: Tensor) -> Tensor:
+    added: Tensor = Sum.apply(x)
+    return added
