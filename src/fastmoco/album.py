@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastmoco.checkpoint import write
 from fastmoco.crop import pixels
+from fastmoco.distributed import leads, tell
 from fastmoco.images import Images
 from fastmoco.randomness import key
 
@@ -100,16 +101,26 @@ class Unreadable:
     def __init__(self, images: Images, path: Path) -> None:
         self.images = images
         self.path = path
-        lines = path.read_text(errors="surrogateescape").splitlines() if path.exists() else []
-        self.reasons = dict(line.split("\t", 1) for line in lines if "\t" in line)
+        self.reasons: dict[str, str] = tell(self._read)
+
+    def _read(self) -> dict[str, str]:
+        lines = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
+        return dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+    def new(self, bad: Mapping[int, str]) -> dict[int, str]:
+        """Those that are not in the list."""
+        return {index: reason for index, reason in bad.items() if self._name(index) not in self.reasons}
+
+    def _name(self, index: int) -> str:
+        return " ".join(self.images.name(index).split())
 
     def add(self, bad: Mapping[int, str], read: int) -> None:
         """Note those of a batch, after which so many images of the set have been read; too many end the training."""
-        new = {" ".join(self.images.name(index).split()): reason for index, reason in bad.items()}
-        if not new.keys() <= self.reasons.keys():
-            self.reasons |= new
+        if self.new(bad):
+            self.reasons |= {self._name(index): reason for index, reason in bad.items()}
             text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(self.reasons.items()))
-            write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
+            if leads():
+                write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
         # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
         if len(self.reasons) > MOST_BAD * min(len(self.images), max(read, 1000)):
             raise ValueError(

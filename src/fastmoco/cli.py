@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -71,15 +72,21 @@ VERBS: dict[str, Callable[..., object]] = {
 }
 
 
+ALONE = ("export", "import", "demo", "recipes", "show")
+
+
 def main() -> None:
     """Run a verb. A user's mistake is a ValueError, and ends in one line with exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a name shows it spelt out
             stream.reconfigure(errors="backslashreplace")
     try:
-        _read(sys.argv[1:])()
+        with _together():
+            _read(sys.argv[1:])()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
+    except ConnectionError as error:  # no mistake of the user's
+        _stop(str(error), 1)
     except OSError as error:
         _stop(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except (ValueError, FloatingPointError) as error:
@@ -93,9 +100,20 @@ def main() -> None:
         sys.exit(128 + (error.args[0] if error.args else 2))
 
 
+def _together() -> contextlib.AbstractContextManager[None]:
+    """The group that torchrun has started this process in; most commands are alone."""
+    if "RANK" not in os.environ:  # torch need not be imported to know that
+        return contextlib.nullcontext()
+    from fastmoco.distributed import joined
+
+    return joined()
+
+
 def _read(words: list[str]) -> Callable[[], object]:
     """What the words ask for, ready to be run."""
     verb = next((verb for verb in VERBS if words[: len(verb.split())] == verb.split()), None)
+    if verb in ALONE and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ValueError(f"fastmoco {verb} is work for one process; start it without torchrun")
     if verb is not None:
         return _parse(verb, words[len(verb.split()) :])
     verbs = {verb: function for verb, function in VERBS.items() if words and verb.split()[0] == words[0]}
@@ -147,6 +165,6 @@ def _brief(complaint: str) -> str:
     return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said
 
 
-def _stop(message: str) -> NoReturn:
+def _stop(message: str, code: int = 2) -> NoReturn:
     print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ import tyro
 from fastmoco.flags import Data, Flag, Int, Str
 
 if TYPE_CHECKING:
+    from fastmoco.images import Source
     from fastmoco.recipe import Recipe
 
 # The row that is taken for a set if none is asked for.
@@ -41,6 +43,7 @@ def pretrain(
     size: Int = None,
     set: Settings = (),
     seed: int = 0,
+    devices: Int = None,
     device: str = "auto",
     precision: Literal["auto", "bf16", "float32"] = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
@@ -66,6 +69,8 @@ def pretrain(
         size: pixels of a view; by default the recipe's.
         set: change any value of the recipe, such as optim.lr=0.15 or contrast.tau=0.2.
         seed: of the weights, the order of the images and their views.
+        devices: processes on this machine, one for each GPU, that share every batch; one by default. Several machines:
+            docs/clusters.md.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if there is one.
         precision: of the networks; auto is bf16 where a GPU has it.
         compile: the networks and the augmentation, by torch.compile; auto is on with a GPU.
@@ -78,44 +83,74 @@ def pretrain(
         download: fetch a set by name, such as cifar10, if it is not there.
         fresh: begin anew in a new folder; what there is stays.
     """
-    import torch
+    given = dict(locals())
 
     from fastmoco import data as sets
     from fastmoco import run as runs
+    from fastmoco.distributed import in_turn, joined, launched, leads, tell, together, world
     from fastmoco.images import fingerprint
-    from fastmoco.learner import Learner
+    from fastmoco.launch import check, launch
     from fastmoco.memory import explained
     from fastmoco.recipes import find
     from fastmoco.train import Training
 
     data, out = str(data), str(out)  # in Python, paths are welcome too
     row = recipe or USUAL.get(data, OTHERS)
-    made = compose(row, flat(set), epochs, batch, encoder, size)
-    chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
     path = Path(out or f"runs/{'-'.join(dict.fromkeys((_word(data), _word(row))))}")
+    if fresh and launched():
+        raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")
     path = runs.fresh(path) if fresh else path
-    run = runs.Run(chosen, bf16, compiled, loader, readers, seed, log_every, save_every, keep_every, knn_every)
-    source = sets.find(data, download)
-    if len(source.train) < 2:
-        raise ValueError(f"{data} has one image; there is nothing to tell it apart from, so give two or more")
-    if made.batch > len(source.train):
-        largest = 2 ** (len(source.train).bit_length() - 1)
-        raise ValueError(f"batch {made.batch} is larger than the {len(source.train)} images; use --batch {largest}")
-    # An encoder that does not exist, or cannot take such views, is refused before anything is written.
-    with torch.device("meta"):
-        Learner(made)
-    named = row if made == find(row).recipe else f"{row}, changed"
-    about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
-    with runs.occupy(path, made, run, about), explained(made, run):
-        training = Training(made, run, source, path)
-        training.journal.say(f"{data}: {source.words}")
-        training.journal.say(
-            f"{named}: {made.encoder}, epochs {made.epochs} x {training.draws.per_epoch:,} steps, "
-            f"batch {made.batch}, learning rate {made.optim.lr:g}, seed {seed}"
-        )
-        training.journal.say(f"{path} on {run.words}")
-        training.train()
+    if check(devices, device):
+        compose(row, flat(set), epochs, batch, encoder, size)  # whose mistakes need no processes
+        flags = {**given, "out": path, "set": flat(set), "fresh": False, "devices": None}
+        launch(devices or 1, "pretrain", [data], {name: flags[name] for name in flags if name != "data"})
+        return path
+    with joined():
+        with together():
+            made = compose(row, flat(set), epochs, batch, encoder, size)
+            runs.divide(made.batch, world())
+            chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
+            often = (log_every, save_every, keep_every, knn_every)
+            run = runs.Run(chosen, bf16, compiled, loader, readers, seed, *often, world())
+        with together(), in_turn():
+            source = sets.find(data, download)
+        named = row if made == find(row).recipe else f"{row}, changed"
+        about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
+        theirs = tell(lambda: about)
+        with together():
+            _refuse(made, source, data)
+            if theirs != about:
+                raise ValueError(f"{data} has other images here than for rank 0; give all the same")
+        with ExitStack() as stack:
+            with together():
+                if leads():
+                    stack.enter_context(runs.occupy(path, made, run, about))
+            stack.enter_context(explained(made, run))
+            training = Training(made, run, source, path)
+            training.journal.say(f"{data}: {source.words}")
+            training.journal.say(
+                f"{named}: {made.encoder}, epochs {made.epochs} x {training.draws.per_epoch:,} steps, "
+                f"batch {made.batch}, learning rate {made.optim.lr:g}, seed {seed}"
+            )
+            training.journal.say(f"{path} on {run.words}")
+            training.train()
     return path
+
+
+def _refuse(recipe: "Recipe", source: "Source", data: str) -> None:
+    """What cannot be trained, before anything is written."""
+    import torch
+
+    from fastmoco.learner import Learner
+
+    images = len(source.train)
+    if images < 2:
+        raise ValueError(f"{data} has one image; there is nothing to tell it apart from, so give two or more")
+    if recipe.batch > images:
+        largest = 2 ** (images.bit_length() - 1)
+        raise ValueError(f"batch {recipe.batch} is larger than the {images} images; use --batch {largest}")
+    with torch.device("meta"):  # an encoder that does not exist, or cannot take such views
+        Learner(recipe)
 
 
 def compose(

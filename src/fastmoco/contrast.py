@@ -58,4 +58,5 @@ class Cosine:
 
 
 def unit(x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
-    return F.normalize(x.float(), dim=-1)
+    """In float32 at least: logits of half precision would blur the contrast."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)

@@ -1,6 +1,6 @@
 """One step of learning, the same wherever one is made."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,11 +11,18 @@ from fastmoco.learner import Learner
 
 
 def descend(
-    learner: Learner, optimizer: torch.optim.Optimizer, views: Sequence[Float[Tensor, "_ b 3 _ _"]], bf16: bool = False
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    views: Sequence[Float[Tensor, "_ b 3 _ _"]],
+    bf16: bool = False,
+    forward: Callable[..., Tensor] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Forward, backward, the optimiser, the target branch; the loss, and the gradient's norm before it is clipped."""
+    """Forward, backward, the optimiser, the target branch; the loss, and the gradient's norm before it is clipped.
+
+    `forward` is the learner in another's hands, who brings the gradients of all ranks together.
+    """
     with torch.autocast(views[0].device.type, torch.bfloat16, enabled=bf16):
-        loss = learner(views)
+        loss = (forward or learner)(views)
     optimizer.zero_grad()
     loss.backward()
     weights = [weight for weight in learner.online.parameters() if weight.grad is not None]

@@ -1,5 +1,6 @@
 """Many processes as one: how they meet, and the few things that they do together, each an identity on one process."""
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int64, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
 
@@ -276,6 +278,19 @@ def permute(x: Float[Tensor, " b *shape"], places: Int64[Tensor, " n"]) -> Float
     arrived: Tensor = Swap.apply(x[leaving.to(x.device)], sent, received)
     # They come in the order of their owners, each owner's in the order of places.
     return arrived[owners[mine].argsort(stable=True).argsort().to(x.device)]
+
+
+def parallel(module: nn.Module) -> DistributedDataParallel | None:
+    """A module whose gradients are brought together over all ranks while backward is still at work; None if alone.
+
+    Buffers stay where they are: batch norm keeps the same ones on every rank, and so does NNCLR's support set.
+    """
+    if not grouped():
+        return None
+    known = inspect.signature(DistributedDataParallel).parameters  # torch 2.15 has a new name for it
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {buffers: False, "gradient_as_bucket_view": True, "static_graph": True}
+    return DistributedDataParallel(module, **options)
 
 
 def share(count: int, block: int = 1) -> range:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastmoco.branch import Branch
 from fastmoco.contrast import unit
+from fastmoco.distributed import gather, total
 from fastmoco.patches import take
 from fastmoco.samples import Group
 
@@ -31,23 +32,29 @@ def measure(
 ) -> dict[str, Float[Tensor, ""]]:
     """How far the embeddings of one batch are from collapse; `met` has for each target the samples that meet it.
 
+    Samples and targets are this rank's; the answer is of all ranks.
+
     `health/std` is 1 for targets all over the sphere and 0 for a point (the official head begins at 0.87, since the
     weights of its last norm are drawn from U(0, 1)), `health/rank` the number of directions that the targets of the
     first view take, `health/alignment` the mean cosine of a sample and its own target over all pairs, and
     `health/negatives` that with the targets of other images.
     """
-    images, width = targets.shape[1:]
     samples, targets = unit(samples), unit(targets)
-    meeting = [(take(samples, group), target) for group, target in zip(met, targets, strict=True)]
-    alike = torch.stack([(stack * target).sum() for stack, target in meeting])
+    everyone = gather(targets.transpose(0, 1)).transpose(0, 1)
+    images, width = everyone.shape[1:]
+    stacks = [take(samples, group) for group in met]
+    alike = torch.stack([(stack * target).sum() for stack, target in zip(stacks, targets, strict=True)])
     # Every sample with every target at once: the product of two sums.
-    every = torch.stack([(stack.sum((0, 1)) * target.sum(0)).sum() for stack, target in meeting])
+    every = torch.stack(
+        [(stack.sum((0, 1)) * target.sum(0)).sum() for stack, target in zip(stacks, everyone, strict=True)]
+    )
+    positive, negative = total(torch.stack([alike.sum(), (every - alike).sum()]))
     pairs = sum(len(group) for group in met)
     return {
-        "health/std": targets.std(1, correction=0).mean() * math.sqrt(width),
-        "health/rank": rank(targets[0]),
-        "health/alignment": alike.sum() / (pairs * images),
-        "health/negatives": (every - alike).sum() / (pairs * images * max(images - 1, 1)),
+        "health/std": everyone.std(1, correction=0).mean() * math.sqrt(width),
+        "health/rank": rank(everyone[0]),
+        "health/alignment": positive / (pairs * images),
+        "health/negatives": negative / (pairs * images * max(images - 1, 1)),
     }
 
 

@@ -12,25 +12,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmoco.checkpoint import write
+from fastmoco.distributed import leads, tell
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
 class Journal:
-    """The records of one run folder. What was recorded after the step from which a run goes on is taken back."""
+    """The records of one run folder. What was recorded after the step from which a run goes on is taken back.
+
+    Rank 0 keeps it; the others know what is in it, and have no files.
+    """
 
     def __init__(self, folder: Path, step: int) -> None:
-        self.path = folder / "metrics.jsonl"
-        lines = kept(self.path, step)
-        write(self.path, lambda file: file.write("".join(json.dumps(line) + "\n" for line in lines).encode()))
+        path = folder / "metrics.jsonl"
+        lines = tell(lambda: kept(path, step))
+        if leads():
+            write(path, lambda file: file.write("".join(json.dumps(line) + "\n" for line in lines).encode()))
         self.recent = lines[-100:]
         self.newest = {name: value for line in lines for name, value in line.items()}
-        self.metrics = self.path.open("a")
-        self.log = (folder / "train.log").open("a", errors="backslashreplace")
+        self.metrics = (path if leads() else Path(os.devnull)).open("a")
+        self.log = (folder / "train.log" if leads() else Path(os.devnull)).open("a", errors="backslashreplace")
         self.events: SummaryWriter | None = None
         self.begin = partial(_events, folder / "tensorboard", step)
-        self.live = sys.stderr is not None and sys.stderr.isatty()
+        self.live = leads() and sys.stderr is not None and sys.stderr.isatty()
         self.shown = 0.0
 
     def say(self, text: str) -> None:
@@ -63,9 +68,10 @@ class Journal:
         self.newest |= line
         self.metrics.write(json.dumps(line) + "\n")
         self.metrics.flush()
-        self.events = self.events or self.begin()
-        for name, value in values.items():
-            self.events.add_scalar(name, value, step)
+        if leads():
+            self.events = self.events or self.begin()
+            for name, value in values.items():
+                self.events.add_scalar(name, value, step)
 
     def recorded(self, step: int, name: str) -> bool:
         return any(line["step"] == step and name in line for line in self.recent)
@@ -77,7 +83,8 @@ class Journal:
     def sync(self) -> None:
         """Before a checkpoint says that a step is done, its records must be on the disk."""
         self.metrics.flush()
-        os.fsync(self.metrics.fileno())
+        if leads():
+            os.fsync(self.metrics.fileno())
 
     def close(self) -> None:
         self._erase()
@@ -101,6 +108,8 @@ def _events(folder: Path, step: int) -> "SummaryWriter":
 
 def _print(text: str, end: str = "\n") -> None:
     """A terminal that was closed is no reason to lose a training."""
+    if not leads():
+        return
     with contextlib.suppress(OSError, AttributeError):  # the second, if there never was one
         print(text, end=end, file=sys.stderr, flush=True)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fastmoco import encoder
 from fastmoco.branch import Branch
-from fastmoco.distributed import gather, rank
+from fastmoco.distributed import gathering, rank
 from fastmoco.heads import mlp
 from fastmoco.pairs import meetings
 from fastmoco.patches import take
@@ -44,30 +44,48 @@ class Learner(nn.Module):
 
     def forward(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> Float[Tensor, ""]:
         """The mean over all pairs. A batch holds the crops of each row of the table of views."""
-        samples, targets = self.encode(batch)
+        begun = self._begin(batch)
+        targets = self._aim(begun)
+        everyone = gathering(targets.x.transpose(0, 1))  # they travel while the online branch is at work
+        samples = self._sample(begun)
         self.latest = samples.detach(), targets
-        everyone = gather(targets.x.transpose(0, 1))
         own = rank() * targets.x.shape[1] + torch.arange(targets.x.shape[1], device=targets.x.device)
         met = meetings(self.recipe.pairs, samples.seen, targets.seen)
-        losses = [self.recipe.contrast(take(samples.x, group), everyone[:, i], own) for i, group in enumerate(met)]
+        gathered = everyone().unbind(1)
+        losses = [
+            self.recipe.contrast(take(samples.x, group), target, own)
+            for group, target in zip(met, gathered, strict=True)
+        ]
         return torch.cat(losses).mean()
 
     def encode(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> tuple[Samples, Samples]:
-        """All samples and all targets of a batch."""
+        """All samples and all targets of a batch, of this rank."""
+        begun = self._begin(batch)
+        targets = self._aim(begun)
+        return self._sample(begun), targets
+
+    def _begin(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> list[Samples]:
+        """The crops of each view, after the steps that one pass makes for both sides."""
         self._check(batch)
         if self.target.support is not None:
             self.target.support.noted.clear()  # of a batch that no update followed
-        samples, targets = [], []
-        for view, seen, x in zip(self.recipe.views, self.recipe.seen(), batch, strict=True):
-            crops = Samples(x, seen)
-            common = self.common(view)
-            shared = follow(view.online[:common], crops, self.online)
-            if view.target:
-                with torch.no_grad():
-                    targets.append(follow(view.target[common:], shared.detach(), self.target))
-            if view.online:
-                samples.append(follow(view.online[common:], shared, self.online))
-        return join(samples), join(targets)
+        return [
+            follow(view.online[: self.common(view)], Samples(x, seen), self.online)
+            for view, seen, x in zip(self.recipe.views, self.recipe.seen(), batch, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _aim(self, begun: list[Samples]) -> Samples:
+        """All targets."""
+        views = zip(self.recipe.views, begun, strict=True)
+        return join(
+            [follow(view.target[self.common(view) :], x.detach(), self.target) for view, x in views if view.target]
+        )
+
+    def _sample(self, begun: list[Samples]) -> Samples:
+        """All samples."""
+        views = zip(self.recipe.views, begun, strict=True)
+        return join([follow(view.online[self.common(view) :], x, self.online) for view, x in views if view.online])
 
     def common(self, view: View) -> int:
         """How many steps one pass makes for both sides: SimSiam's target is a point on its online path."""

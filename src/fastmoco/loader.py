@@ -15,11 +15,13 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.distributed import ReduceOp
 from torch.utils.data import DataLoader, Dataset
 
 from fastmoco.album import Album, collect, read
 from fastmoco.augment import Look, change, normalise
 from fastmoco.crop import cut, resample
+from fastmoco.distributed import local_world, total
 from fastmoco.draws import Draws
 from fastmoco.images import Images
 from fastmoco.recipe import View
@@ -31,11 +33,11 @@ Way = Literal["auto", "stream", "resident"]
 class Batch:
     """What is known of a batch before the device has made its views."""
 
-    index: Int64[Tensor, " b"]  # of its images
+    index: Int64[Tensor, " b"]  # of its images, those of this rank
     looks: list[Look]  # one for each view
     parts: list[Tensor]  # for each view its 8-bit crops (count, b, 3, size, size), or where they lie (count, b, 4)
     bad: dict[int, str]  # images that could not be read, and why
-    read: int  # images that have been read since the training began
+    read: int  # images that have been read since the training began, by all ranks
 
     def pin_memory(self) -> "Batch":
         """Torch's DataLoader calls this by its name."""
@@ -73,7 +75,7 @@ class Cuts(Dataset[Batch]):
             where = self.draws.boxes(step, index[place : place + 1], torch.tensor([image.size]))
             for (view, stack), box in zip(stacks, where[:, 0], strict=True):
                 stack[place] = cut(image, box, view)
-        return Batch(index, self.draws.looks(step), crops, bad, (step + 1) * len(index))
+        return Batch(index, self.draws.looks(step), crops, bad, (step + 1) * self.draws.batch)
 
 
 class Stream:
@@ -157,6 +159,7 @@ def choose(
 ) -> Loader:
     """Resident where the whole set fits and crops are quicker there, else stream."""
     room = math.inf if way == "resident" else _room(images, device) if way == "auto" else 0.0
+    room = total(torch.tensor(room, dtype=torch.float64), ReduceOp.MIN).item()  # of the rank that has least
     if room:
         album = collect(images, range(len(images)), max(1, workers), seen=seen, most=room)
         if album is not None:
@@ -171,7 +174,7 @@ def _room(images: Images, device: torch.device) -> float:
     width, height = max(size[0] for size in sizes), max(size[1] for size in sizes)
     need = 3 * width * height * len(images)
     try:
-        host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / local_world()
     except ValueError:  # not on macOS
         host = 2**32
     if device.type == "cuda":

@@ -8,6 +8,7 @@ import torch
 
 from fastmoco import optim
 from fastmoco.descent import descend
+from fastmoco.distributed import grouped
 from fastmoco.learner import Learner
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
@@ -23,6 +24,10 @@ def explained(recipe: Recipe, run: Run) -> Iterator[None]:
         if not _is_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # they hold all that the failed step had made
+    if grouped():  # ranks cannot try alone
+        smaller = recipe.batch // 2 // run.world * run.world
+        advice = f"use a smaller one, such as --batch {smaller}" if smaller else "use a smaller --size or --encoder"
+        raise ValueError(f"out of memory on {run.device} at batch {recipe.batch} among {run.world} processes; {advice}")
     batch = largest(recipe, run)
     advice = f"--batch {batch} fits" if batch else "no batch fits; use a smaller --size or --encoder"
     raise ValueError(f"out of memory on {run.device} at batch {recipe.batch}; {advice}")

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fastmoco.distributed import rank, world
 from fastmoco.patches import ring, subsets, tiles
 from fastmoco.samples import Group
 
@@ -108,8 +109,10 @@ class Beta:
     def __call__(self, members: Sequence[Float[Tensor, "g b d"]]) -> Float[Tensor, "g b d"]:
         first, second = members
         # The paper does not say how often gamma is drawn; we draw one for every combination of every image.
-        alpha = torch.full((*first.shape[:2], 1), self.alpha, device=first.device)
+        # Drawn for the images of all ranks, of which each takes its own: the draws are those of one process.
+        images = first.shape[1]
+        alpha = torch.full((len(first), images * world(), 1), self.alpha, device=first.device)
         # A share of two Gamma draws is a Beta draw; unlike Beta's own, these work where there are shapes but no values.
         draws: Tensor = torch.distributions.Gamma(alpha, torch.ones_like(alpha), validate_args=False).sample((2,))
-        gamma = draws[0] / draws.sum(0)
+        gamma = (draws[0] / draws.sum(0))[:, rank() * images :][:, :images]
         return gamma * first + (1 - gamma) * second

@@ -1,4 +1,4 @@
-"""What happened since the last log line. Sums stay on the device, so that no step waits for them."""
+"""What happened since the last log line, on all ranks. Sums stay on the device, so that no step waits for them."""
 
 import os
 import time
@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributed import ReduceOp
+
+from fastmoco.distributed import grouped, total, world
 
 
 class Meter:
@@ -27,7 +30,8 @@ class Meter:
         """Start the clock."""
         self.since = time.perf_counter()
         self.timed = 0  # steps
-        self.waited = 0.0  # seconds
+        self.waited = 0.0  # seconds, for data
+        self.stood = 0.0  # seconds, for other ranks
 
     def turn(self) -> None:
         """Begin a new line."""
@@ -51,6 +55,13 @@ class Meter:
         self.waited += time.perf_counter() - begun
 
     @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Time that is spent waiting for other ranks."""
+        begun = time.perf_counter()
+        yield
+        self.stood += time.perf_counter() - begun
+
+    @contextmanager
     def pause(self) -> Iterator[None]:
         """Time that is spent on something else than training."""
         begun = time.perf_counter()
@@ -59,6 +70,13 @@ class Meter:
 
     def elapsed(self) -> float:
         return time.perf_counter() - self.since
+
+    def pool(self) -> None:
+        """Bring together what all ranks have seen: then each has the mean of the losses, and whether all were fine."""
+        if grouped():
+            self.losses = total(self.losses) / world()
+            self.fine = total(self.fine.int(), ReduceOp.MIN).bool()
+            self.waited = total(torch.tensor(self.waited), ReduceOp.MAX).item()  # the slowest one's is everyone's
 
     def broken(self) -> bool:
         return not self.fine.item()
@@ -72,6 +90,7 @@ class Meter:
             "train/grad_norm": self.norm.item(),
             "perf/images_per_second": self.timed * batch / elapsed,
             "perf/data_wait": self.waited / elapsed,
+            **({"perf/peer_wait": self.stood / elapsed} if grouped() else {}),
             "perf/seconds": self.seconds + elapsed,
             "perf/memory_gib": self._memory() / 2**30,
         }

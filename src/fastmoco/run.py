@@ -14,6 +14,7 @@ import torch
 
 from fastmoco import __version__
 from fastmoco.checkpoint import write
+from fastmoco.distributed import launched, local_rank, local_world, world
 from fastmoco.loader import Way
 from fastmoco.notation import differences, read
 from fastmoco.recipe import Recipe
@@ -38,6 +39,7 @@ class Run:
     save_every: int
     keep_every: int
     knn_every: int
+    world: int = 1  # ranks
 
     def __post_init__(self) -> None:
         if self.loader not in get_args(Way):
@@ -54,7 +56,8 @@ class Run:
     def words(self) -> str:
         """For people."""
         compiled = ", compiled" if self.compile else ""
-        return f"{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
+        ranks = f"{self.world} x " if self.world > 1 else ""
+        return f"{ranks}{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
 
 
 def check(seed: int, workers: int) -> None:
@@ -68,12 +71,17 @@ def check(seed: int, workers: int) -> None:
 def settle(
     device: str, precision: Precision, compile: Switch, workers: int | None
 ) -> tuple[torch.device, bool, bool, int]:
-    """What "auto" means on this machine: the device, whether bfloat16, whether to compile, how many workers."""
+    """What "auto" means on this machine: the device, whether bfloat16, whether to compile, how many workers.
+
+    Of several processes on a machine each takes its own GPU, and its part of the cores.
+    """
     for name, given, known in (("precision", precision, Precision), ("compile", compile, Switch)):
         if given not in get_args(known):
             raise ValueError(f"--{name} {given}: use {', '.join(get_args(known))}")
     try:
         chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        if chosen.type == "cuda" and launched():
+            chosen = _own(device)
         torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there") from None
@@ -86,13 +94,36 @@ def settle(
         cores = len(os.sched_getaffinity(0))  # those that we may use
     except AttributeError:  # not Linux
         cores = os.cpu_count() or 1
-    usual = min(cores, 16) if cuda else min(cores, 2)
+    usual = min(max(1, cores // local_world()), 16 if cuda else 2)
     return (
         chosen,
         able if precision == "auto" else precision == "bf16",
         cuda if compile == "auto" else compile == "on",
         usual if workers is None else workers,
     )
+
+
+def _own(device: str) -> torch.device:
+    """The GPU of this process."""
+    if ":" in device and world() > 1:
+        raise ValueError(f"--device {device}: {world()} processes would share it; use cuda, and each takes its own")
+    there = torch.cuda.device_count()
+    if local_rank() >= there:
+        raise ValueError(
+            f"{local_world()} processes on a machine with GPUs for {there}; "
+            f"use --nproc-per-node={there}, or --device cpu"
+        )
+    own = torch.device("cuda", local_rank())
+    torch.cuda.set_device(own)
+    return own
+
+
+def divide(batch: int, ranks: int) -> None:
+    """Refuse a batch of which ranks cannot have equal parts."""
+    if batch % ranks:
+        below = batch // ranks * ranks
+        fits = " or ".join(f"--batch {each}" for each in (below, below + ranks) if each)
+        raise ValueError(f"batch {batch} does not divide among {ranks} processes; use {fits}")
 
 
 @contextlib.contextmanager

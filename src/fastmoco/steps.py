@@ -5,8 +5,11 @@ from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor
 
 from fastmoco.branch import Branch
+from fastmoco.distributed import permute, world
 from fastmoco.merge import Mean, Merge
 from fastmoco.patches import divide, stitch, take, tiles
 from fastmoco.samples import EMBEDDING, IMAGE, LAST_MAP, MOST, PREDICTION, PROJECTION, Group, Plan, Samples, unite
@@ -149,7 +152,8 @@ class Nearest:
 
     def __call__(self, samples: Samples, branch: Branch) -> Samples:
         assert branch.support is not None, "a recipe with Nearest has a support set"
-        return samples.through(branch.support)
+        # Crop by crop, so that the set keeps one order, however the images are spread over ranks.
+        return replace(samples, x=torch.stack([branch.support(x) for x in samples.x]))
 
 
 @dataclass(frozen=True)
@@ -167,10 +171,9 @@ class MontageEncodeDivide:
         return replace(plan, stage=EMBEDDING)
 
     def __call__(self, samples: Samples, branch: Branch) -> Samples:
-        # JigClu shuffles over the batch of all processes; the paper does not say, and we shuffle within each process.
-        patches = samples.x.flatten(0, 1)
-        order = torch.randperm(len(patches), device=patches.device)
-        mosaic = patches[order].reshape(self.m**2, -1, *patches.shape[1:])
+        # The paper does not say among which images patches are shuffled; we take those of all ranks, as JigClu does.
+        places = self._shuffle(*samples.x.shape[:2])
+        mosaic = permute(samples.x.flatten(0, 1), places).reshape(self.m**2, -1, *samples.x.shape[2:])
         montages = stitch(mosaic, [tuple(range(self.m**2))], self.m, self.m)[0]
         maps = branch.encoder(montages, IMAGE, LAST_MAP)
         # A map of 7x7 does not divide by 2: JigClu resizes it to 8x8.
@@ -178,5 +181,18 @@ class MontageEncodeDivide:
         if (height, width) != tuple(maps.shape[2:]):
             maps = F.interpolate(maps, size=(height, width), mode="bilinear", align_corners=False)
         divided = divide(maps.unsqueeze(0), self.m).flatten(0, 1)
-        embeddings = branch.encoder(divided, LAST_MAP, EMBEDDING)[order.argsort()]
+        embeddings = permute(branch.encoder(divided, LAST_MAP, EMBEDDING), places.argsort())
         return Samples(embeddings.reshape(*samples.x.shape[:2], -1), samples.seen, samples.grid)
+
+    def _shuffle(self, samples: int, images: int) -> Int64[Tensor, " places"]:
+        """Which patch of all ranks is where in the montages of all ranks, each rank's in a row.
+
+        The order is drawn for the joined batch, so that it is the same whatever the number of ranks.
+        """
+        ranks = world()
+        order = torch.randperm(samples * images * ranks)
+        joined = (
+            torch.arange(len(order)).view(samples, ranks, images).transpose(0, 1).flatten()
+        )  # places there, by rank
+        wanted = order.view(self.m**2, ranks, -1).transpose(0, 1).flatten()
+        return joined.argsort()[wanted]

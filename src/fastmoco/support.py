@@ -27,7 +27,7 @@ class Support(nn.Module):
     @torch.no_grad()
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
         """The nearest vector of the set for each embedding, by cosine."""
-        unit = F.normalize(x.float(), dim=1)
+        unit = F.normalize(x.to(self.vectors.dtype), dim=1)
         self.noted.append(unit)
         return self.vectors[(unit @ self.vectors.T).argmax(dim=1)]
 

@@ -1,12 +1,14 @@
 """The training loop: steps, and between them what is logged, saved and judged when it is due."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
 
-from fastmoco import checkpoint, health, optim
+from fastmoco import checkpoint, distributed, health, optim
 from fastmoco.album import Unreadable
 from fastmoco.descent import descend
 from fastmoco.draws import Draws
@@ -15,8 +17,9 @@ from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal, clock
 from fastmoco.learner import Learner
-from fastmoco.loader import Loader, Resident, Way, choose
+from fastmoco.loader import Batch, Loader, Resident, Way, choose
 from fastmoco.meter import Meter
+from fastmoco.norm import synchronise
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
@@ -24,14 +27,18 @@ from fastmoco.weights import FILE, save_encoder, snippet, stored_step
 
 
 class Training:
-    """One training in one run folder, from wherever it stands to its end."""
+    """One training in one run folder, from wherever it stands to its end. All ranks make it, and rank 0 writes."""
 
     def __init__(self, recipe: Recipe, run: Run, source: Source, folder: Path) -> None:
         self.recipe, self.run, self.source, self.folder = recipe, run, source, folder
-        self.draws = Draws(recipe.views, recipe.batch, recipe.epochs, run.seed, len(source.train))
+        rank, ranks = distributed.rank(), distributed.world()
+        self.draws = Draws(
+            recipe.views, recipe.batch, recipe.epochs, run.seed, len(source.train), rank=rank, world=ranks
+        )
         torch.manual_seed(run.seed)
         self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
         self.learner.to(memory_format=torch.channels_last)  # faster on a CPU, too
+        synchronise(self.learner, run.device)
         if run.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
             torch.backends.cudnn.benchmark = True
@@ -43,13 +50,15 @@ class Training:
         self.way: Way = run.loader  # which loader; "auto" only until it is chosen, so that a restart takes the same
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
-        state = checkpoint.newest(folder / "checkpoints", self.notes.append)
-        if state is None and (folder / FILE).exists():  # it is only ever written after a checkpoint
-            raise ValueError(f"{folder} has an encoder but no checkpoint to go on from; give another --out, or --fresh")
+        self.asked: signal.Signals | None = None  # to stop, as all ranks know
+        self.parent = os.getppid()
+        state = self._newest()
         if state is not None:
             self._restore(state)
             done = self.step == self.draws.steps
-            self.notes.append("done before" if done else f"resumed at step {self.step:,} of {self.draws.steps:,}")
+            told = "done before" if done else f"resumed at step {self.step:,} of {self.draws.steps:,}"
+            self.notes.append("; ".join(filter(None, [distributed.restarted(), told])))
+        self.forward = distributed.parallel(self.learner)
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
         self.journal = Journal(folder, self.step)
 
@@ -58,14 +67,21 @@ class Training:
         with closing(self.journal), self._noting_mistakes(), Interrupts() as interrupts:
             for note in self.notes:
                 self.journal.say(note)
+
+            def halt() -> bool:
+                return self._confer(interrupts)
+
             while True:
                 if self._due_to_judge():
-                    self._judge(interrupts.halt)
-                if self.step == self.draws.steps or interrupts.halt():
+                    self._judge(halt)
+                if self.step == self.draws.steps or self.asked is not None:
                     break
                 if self.loader is None:
                     self._load(interrupts)
-                self._advance()
+                batch = self._fetch()
+                if self._confer(interrupts, batch):
+                    break
+                self._advance(batch)
                 interrupts.hold()
                 last = self.step == self.draws.steps
                 if self.step % self.run.log_every == 0 or last:
@@ -76,10 +92,30 @@ class Training:
                     self.save()
             self._stop_loading()  # first, as a worker that dies during a save would end it
             self.save()
-            if interrupts.asked is not None:
-                self.journal.say(f"stopped by {interrupts.asked.name} at step {self.step:,}; the same command goes on")
-                raise KeyboardInterrupt(int(interrupts.asked))
+            if halt() and self.asked is not None:
+                self.journal.say(f"stopped by {self.asked.name} at step {self.step:,}; the same command goes on")
+                raise KeyboardInterrupt(int(self.asked))
             self._conclude()
+
+    def _confer(self, interrupts: Interrupts, batch: Batch | None = None) -> bool:
+        """What any rank has to tell, all hear: a signal, images that could not be read. Whether one is asked to stop.
+
+        Every rank comes here before every step, so that all of them stop after the same one.
+        """
+        asked = interrupts.asked or (signal.SIGTERM if distributed.orphaned(self.parent) else None)
+        bad = {} if batch is None else self.unreadable.new(batch.bad)
+        with self.meter.standing():
+            heard = distributed.agree((asked, bad) if asked or bad else None)
+        known = len(self.unreadable.reasons)
+        unread: dict[int, str] = {}
+        for signalled, places in filter(None, heard or ()):
+            self.asked = self.asked or signalled
+            unread |= places
+        if batch is not None:
+            self.unreadable.add(unread, batch.read)
+        if known == 0 < len(self.unreadable.reasons):
+            self.journal.say(f"some images cannot be read and are replaced; {self.unreadable.path} lists them")
+        return self.asked is not None
 
     @contextmanager
     def _noting_mistakes(self) -> Iterator[None]:
@@ -102,29 +138,30 @@ class Training:
         if self.loader is not None:
             self.batches.close()
 
-    def _advance(self) -> None:
-        """One step, with its batch and its learning rate."""
-        assert self.loader is not None
+    def _fetch(self) -> Batch:
         with self.meter.waiting():
-            batch = next(self.batches)
+            return next(self.batches)
+
+    def _advance(self, batch: Batch) -> None:
+        """One step, with its learning rate."""
+        assert self.loader is not None
         self.step += 1
-        known = len(self.unreadable.reasons)
-        self.unreadable.add(batch.bad, batch.read)
-        if known == 0 < len(self.unreadable.reasons):
-            self.journal.say(f"some images cannot be read and are replaced; {self.unreadable.path} lists them")
         part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
         optim.set_rate(self.optimizer, self.recipe.optim, self.recipe.schedule, part)
-        self.meter.count(*descend(self.learner, self.optimizer, self.loader.views(batch), self.run.bf16))
+        views = self.loader.views(batch)
+        self.meter.count(*descend(self.learner, self.optimizer, views, self.run.bf16, self.forward))
 
     def save(self) -> None:
         """A checkpoint and the encoder, if there is anything new. What is broken is never saved."""
         if self.saved == self.step:
             return
+        self.meter.pool()
         self._refuse_broken()
-        with self.meter.pause():
-            self.journal.sync()
-            checkpoint.save(self.folder / "checkpoints", self._state(), self._to_keep())
-            self._save_encoder()
+        if distributed.leads():
+            with self.meter.pause():
+                self.journal.sync()
+                checkpoint.save(self.folder / "checkpoints", self._state(), self._to_keep())
+                self._save_encoder()
         self.saved = self.step
 
     def _save_encoder(self) -> None:
@@ -145,6 +182,23 @@ class Training:
             "rng": torch.get_rng_state(),  # Beta weights and montages draw from it
             "cuda_rng": torch.cuda.get_rng_state(self.run.device) if cuda else None,
         }
+
+    def _newest(self) -> checkpoint.State | None:
+        """The newest checkpoint, as rank 0 reads it."""
+        folder = self.folder / "checkpoints"
+        state = distributed.tell(lambda: checkpoint.newest(folder, self.notes.append))
+        found = distributed.agree((self.folder / FILE).exists() or folder.exists() or None)
+        if state is None and found is not None and not found[0]:
+            raise ValueError(
+                f"{self.folder} is there for rank {found.index(True)} and not for rank 0; --out must be on a file "
+                "system that all machines share"
+            )
+        if state is None and found is not None and distributed.tell((self.folder / FILE).exists):
+            # It is only ever written after a checkpoint.
+            raise ValueError(
+                f"{self.folder} has an encoder but no checkpoint to go on from; give another --out, or --fresh"
+            )
+        return state
 
     def _restore(self, state: checkpoint.State) -> None:
         try:
@@ -185,6 +239,7 @@ class Training:
 
     def _log(self) -> None:
         """A line of numbers for the records, and one of words for people."""
+        self.meter.pool()
         self._refuse_broken()
         assert self.learner.latest is not None
         samples, targets = self.learner.latest
@@ -252,7 +307,9 @@ class Training:
     def _conclude(self) -> None:
         """Where the encoder is, and how it is used."""
         path = self.folder / FILE
-        if stored_step(path) != self.step:  # after a kill at the very end, or someone removed it
+        if (
+            distributed.leads() and stored_step(path) != self.step
+        ):  # after a kill at the very end, or someone removed it
             self._save_encoder()
         how = snippet(path, self.recipe.encoder)
         verdict = self._verdict()
