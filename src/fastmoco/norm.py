@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastmoco.distributed import Sum, world
+from fastmoco.distributed import gathered, world
 
 
 def synchronise(module: nn.Module, device: torch.device) -> None:
@@ -45,17 +45,19 @@ class BatchNorm(_BatchNorm):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
     def _normalise(self, x: Tensor) -> Tensor:
-        """By mean and variance over all ranks, in two passes: the mean of squares would lose digits."""
+        """By mean and variance over all ranks, which may have different numbers of images."""
         dims, shape = [0, *range(2, x.dim())], (1, -1, *(1,) * (x.dim() - 2))
-        count = x.new_tensor([x.numel() / x.shape[1]])  # ranks may have different numbers of images
-        sums = _sum(torch.cat([x.sum(dims), count]))
-        count = sums[-1]
-        mean = sums[:-1] / count
-        centred = x - mean.view(shape)
-        variance = _sum(centred.square().sum(dims)) / count
+        count = x.new_tensor([x.numel() / x.shape[1]])
+        variance, mean = torch.var_mean(x, dims, correction=0) if len(x) else x.new_zeros(2, x.shape[1])
+        ranks = gathered(torch.cat([count, mean, variance]))
+        counts, means, variances = torch.split(ranks, [1, *[x.shape[1]] * 2], dim=1)
+        whole = counts.sum()
+        mean = (counts * means).sum(0) / whole
+        # Of each rank's values around its own mean, and of the means around the mean of all.
+        variance = (counts * (variances + (means - mean).square())).sum(0) / whole
         if self.running_mean is not None and self.running_var is not None:
-            self._track(mean.detach(), (variance * count / (count - 1)).detach())
-        y: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
+            self._track(mean.detach(), (variance * whole / (whole - 1)).detach())
+        y: Tensor = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
         return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
@@ -69,8 +71,3 @@ class BatchNorm(_BatchNorm):
 
     def _check_input_dim(self, x: Tensor) -> None:
         """Every number of dimensions will do."""
-
-
-def _sum(x: Tensor) -> Tensor:
-    added: Tensor = Sum.apply(x)
-    return added

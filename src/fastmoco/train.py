@@ -248,6 +248,7 @@ class Training:
             "epoch": self.step / self.draws.per_epoch,
             **self.meter.read(self.recipe.batch),
             "train/lr": self.optimizer.param_groups[0]["lr"],
+            **({} if self.forward is None else distributed.timing(self.forward)),
             **{name: value.item() for name, value in health.measure(samples.x, targets.x, met).items()},
         }
         if self.learner.momentum is not None:
