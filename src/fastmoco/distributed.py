@@ -3,16 +3,20 @@
 import inspect
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
@@ -71,7 +75,8 @@ def joined() -> Iterator[None]:
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     with _losses_told():
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, number, ranks = _meet()
+        dist.init_process_group(backend, store=store, rank=number, world_size=ranks, timeout=PATIENCE)
     try:
         with _losses_told():
             yield
@@ -83,6 +88,31 @@ def joined() -> Iterator[None]:
             raise SystemExit(1 if isinstance(error, ConnectionError) else 2) from None
         raise
     dist.destroy_process_group()
+
+
+def _meet() -> tuple[PrefixStore, int, int]:
+    """A corner of the launcher's store for this attempt alone, this rank, and how many there are.
+
+    torchrun keeps one store over all attempts (torch 2.15), and does not count them alike on all machines. What an
+    attempt that failed has left there would be taken for what this one says. So rank 0 names a corner, and tells its
+    name to each rank under a word that only that rank can know.
+    """
+    store, number, ranks = next(rendezvous("env://", timeout=PATIENCE))
+    word = uuid4().hex
+    if number > 0:
+        store.set(f"fastmoco/asks/{number}", word)
+        name = store.get(f"fastmoco/name/{word}").decode()  # waits for it
+        store.set(f"fastmoco/knows/{name}/{number}", "")
+        return PrefixStore(name, store), number, ranks
+    waiting = set(range(1, ranks))
+    while waiting:
+        for other in sorted(waiting):
+            if store.check([f"fastmoco/asks/{other}"]):  # if this is of an earlier attempt, the next look finds ours
+                store.set(f"fastmoco/name/{store.get(f'fastmoco/asks/{other}').decode()}", word)
+            if store.check([f"fastmoco/knows/{word}/{other}"]):
+                waiting.remove(other)
+        time.sleep(0.02)
+    return PrefixStore(word, store), number, ranks
 
 
 @contextmanager
@@ -230,16 +260,22 @@ def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.Reduc
 
 
 class Gather(torch.autograd.Function):
-    """What each rank has, with gradient. Torch has such functions too, but not under one name in all versions."""
+    """What each rank has, with gradient; of collectives that torch.compile can follow.
+
+    Torch has such functions of its own, but not under one name in all versions.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return gather(x[None])
+        everyone = x.new_empty(dist.get_world_size(), *x.shape)
+        dist.all_gather_into_tensor(everyone, x[None].contiguous())
+        return everyone
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return total(gradient)[rank()]
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient[dist.get_rank()]
 
 
 def gathered(x: Float[Tensor, " *shape"]) -> Float[Tensor, " ranks *shape"]:
@@ -297,7 +333,7 @@ def parallel(module: nn.Module) -> DistributedDataParallel | None:
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {buffers: False, "gradient_as_bucket_view": True, "static_graph": True}
     made = DistributedDataParallel(module, **options)
-    made._set_ddp_runtime_logging_sample_rate(20)  # steps
+    made._set_ddp_runtime_logging_sample_rate(20)  # type: ignore[no-untyped-call]
     return made
 
 

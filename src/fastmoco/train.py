@@ -38,7 +38,7 @@ class Training:
         torch.manual_seed(run.seed)
         self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
         self.learner.to(memory_format=torch.channels_last)  # faster on a CPU, too
-        synchronise(self.learner, run.device)
+        synchronise(self.learner, run.device, run.compile)
         if run.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
             torch.backends.cudnn.benchmark = True
