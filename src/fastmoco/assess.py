@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from fastmoco.bench import USUAL, Shared, conclude, prepare
+from fastmoco.bench import USUAL, Shared, conclude, latest, prepare
 from fastmoco.flags import Flag, Float, Int, Labelled, Records, Weights, given
+from fastmoco.spread import spread
 
 
+@spread("evaluate knn", latest)
 def knn(weights: Weights, data: Labelled, *, out: Records = "", terms: Shared = USUAL) -> dict[str, float]:
     """By nearest neighbours: of 20, and of 200, each votes with the weight exp(cosine / 0.07). Nothing is trained."""
     from fastmoco.evaluate.knn import evaluate
@@ -16,6 +18,7 @@ def knn(weights: Weights, data: Labelled, *, out: Records = "", terms: Shared = 
     return conclude(bench, "knn", "weighted, temperature 0.07, exact", evaluate(bench.subject))
 
 
+@spread("evaluate linear", latest)
 def linear(
     weights: Weights,
     data: Labelled,
@@ -55,6 +58,7 @@ def linear(
     return conclude(bench, "linear", f"{chosen}, cached, {count} looks", evaluate_cached(bench.subject, chosen, count))
 
 
+@spread("evaluate semi", latest)
 def semi(
     weights: Weights,
     data: Labelled,
@@ -91,6 +95,7 @@ def semi(
     return conclude(bench, "semi", f"{chosen}, {how}labels {Path(labels).name}", answers)
 
 
+@spread("evaluate finetune", latest)
 def finetune(
     weights: Weights,
     data: Labelled,

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fastmoco.flags import Flag, Float, Int, Side, Str
+from fastmoco.spread import alike, say
 
 if TYPE_CHECKING:
     import torch
 
     from fastmoco.evaluate.features import Frame
     from fastmoco.evaluate.subject import Subject
-    from fastmoco.images import Images, Source
+    from fastmoco.images import Images
     from fastmoco.pretrained import Pretrained
     from fastmoco.protocols import Linear
 
@@ -37,6 +38,8 @@ class Terms:
     """the part of the short side that is shown; by default 0.875 from 224 px on, and 1 below."""
     seed: int = 0
     """of random weights, the order of the images, their crops, and which labels are taken."""
+    devices: Int = None
+    """processes on this machine, one for each GPU; several machines: see docs/clusters.md."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto is a GPU if there is one."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
@@ -76,20 +79,23 @@ class Bench:
 def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Bench:
     """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
     from fastmoco import data as sets
-    from fastmoco import results
+    from fastmoco.distributed import in_turn, leads, together
     from fastmoco.evaluate.features import Gallery
     from fastmoco.evaluate.subject import Subject
+    from fastmoco.images import fingerprint
+    from fastmoco.parts import split, take
 
     weights, data = str(weights), str(data)  # in Python, paths are welcome too
     sight = see(weights, terms)
-    train, test, words = split(sets.find(data, terms.download), data)
-    part = take(train, labels, terms.seed) if labels else train
-    path = Path(out or (sight.found.folder or Path()) / results.FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written; give another --out")
-    results.read(path)  # a file that cannot be added to is told now, and not after hours
-    print(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels else ''}")
+    with together(), in_turn():
+        train, test, words = split(sets.find(data, terms.download), data)
+        part = take(train, labels, terms.seed) if labels else train
+    alike(lambda: [fingerprint(part), fingerprint(test)], f"the images of {data}")
+    path = _records(out, sight.found)
+    with together():
+        if leads():
+            _refuse(path)
+    say(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels else ''}")
     if terms.recalibrate:
         sight.recalibrate(train)
     encoder, frame, device, workers = sight.found.encoder, sight.frame, sight.device, sight.workers
@@ -111,7 +117,10 @@ class Sight:
     @property
     def words(self) -> str:
         """For people."""
-        return f"{self.found.words}, at {self.frame.size} px on {self.device}"
+        from fastmoco.distributed import world
+
+        place = f"{world()} x {self.device.type}" if world() > 1 else self.device
+        return f"{self.found.words}, at {self.frame.size} px on {place}"
 
     def recalibrate(self, images: "Images") -> None:
         from fastmoco.evaluate.features import Gallery, recalibrate
@@ -123,33 +132,76 @@ def see(weights: str, terms: Terms) -> Sight:
     """The encoder that a user means, ready to be shown images of a size that it can take."""
     import torch
 
-    from fastmoco import pretrained, run
+    from fastmoco import run
     from fastmoco.album import shown
+    from fastmoco.distributed import in_turn, together
     from fastmoco.evaluate.features import Frame
+    from fastmoco.weights import digest
 
-    run.check(terms.seed, terms.workers or 0)
-    device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
-    found = pretrained.find(
+    with together(), in_turn():
+        run.check(terms.seed, terms.workers or 0)
+        device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
+        found = _find(weights, terms)
+        size = found.size if terms.size is None else terms.size
+        part = shown(size) if terms.crop is None else terms.crop
+        if not 1 <= size <= 10_000:
+            raise ValueError(f"--size {size}: use 1 to 10,000 pixels")
+        if not 0 < part <= 1:
+            raise ValueError(f"--crop {part:g}: use a part above 0 and up to 1")
+        found.encoder.admit(size, size)
+        found.encoder.to(device).to(memory_format=torch.channels_last)
+    alike(lambda: [digest(found.encoder.net), size, device.type, bf16], f"{weights}, or its size and precision,")
+    return Sight(found, Frame(size, part), device, workers, bf16)
+
+
+def _find(weights: str, terms: Terms) -> "Pretrained":
+    from fastmoco import pretrained
+
+    return pretrained.find(
         weights, encoder=terms.encoder, branch=terms.branch, seed=terms.seed, download=terms.download
     )
-    size = found.size if terms.size is None else terms.size
-    part = shown(size) if terms.crop is None else terms.crop
-    if not 1 <= size <= 10_000:
-        raise ValueError(f"--size {size}: use 1 to 10,000 pixels")
-    if not 0 < part <= 1:
-        raise ValueError(f"--crop {part:g}: use a part above 0 and up to 1")
-    found.encoder.admit(size, size)
-    found.encoder.to(device).to(memory_format=torch.channels_last)
-    return Sight(found, Frame(size, part), device, workers, bf16)
+
+
+def _refuse(path: Path) -> None:
+    """A file that cannot be added to is told now, and not after hours."""
+    from fastmoco import results
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path} cannot be written; give another --out")
+    results.read(path)
+
+
+def _records(out: str, found: "Pretrained") -> Path:
+    """The file to add results to."""
+    from fastmoco import results
+
+    return Path(out or (found.folder or Path()) / results.FILE)
+
+
+def latest(weights: str, out: str, terms: Terms) -> dict[str, float]:
+    """The results that were last added to the file that an evaluation adds to."""
+    from fastmoco import results
+
+    path = Path(out) if out else _records(out, _find(weights, terms))
+    found: dict[str, float] = results.read(path)[-1]["results"]
+    return found
 
 
 def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Run an evaluation to its end, show what it found, and add it to the records."""
+    from fastmoco.distributed import tell
+
+    found = dict(answers)
+    return tell(lambda: _add(bench, name, settings, found))
+
+
+def _add(bench: Bench, name: str, settings: str, found: dict[str, float]) -> dict[str, float]:
     from fastmoco import results, run
+    from fastmoco.distributed import world
     from fastmoco.journal import clock
     from fastmoco.weights import digest
 
-    found = dict(answers)
     seconds = time.monotonic() - bench.begun
     subject, terms = bench.subject, bench.terms
     unread = list(subject.unread)
@@ -170,6 +222,7 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         "crop": subject.frame.part,
         "seed": terms.seed,
         "device": run.name(subject.device),
+        "processes": world(),
         "precision": "bf16" if subject.bf16 else "float32",
         "seconds": round(seconds, 1),
         "results": found,
@@ -180,52 +233,6 @@ def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str
         print(f"images that cannot be read and are left out: {len(unread):,}, such as {example}")
     print(f"{clock(seconds)}, added to {bench.out}")
     return found
-
-
-def split(source: "Source", data: str) -> "tuple[Images, Images, str]":
-    """Labelled images to learn from and held-out ones, and what to say of them."""
-    from fastmoco.images import Part
-    from fastmoco.parts import hold_out
-
-    if source.labelled is None or source.labelled.labels is None:
-        raise ValueError(
-            f"{data} has no labels, which an evaluation needs; put its images into class folders, or give a list with "
-            "a class number after each path"
-        )
-    train, words = source.labelled, source.words
-    if source.val is not None:
-        assert source.val.labels is not None
-        assert train.labels is not None
-        absent = [train.classes[number] for number in sorted(set(train.labels) - set(source.val.labels))]
-        if absent:
-            words += f", none of class {absent[0]!r}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
-        return train, source.val, words
-    assert train.labels is not None
-    if source.unlabelled is not None:
-        raise ValueError(
-            f"{data}: its held-out images are in no folder that is called like a class, such as {train.classes[0]!r}; "
-            "sort them, or move them away"
-        )
-    rest, held = hold_out(train.labels, len(train.classes))
-    if not len(held):
-        raise ValueError(f"{data} has no val/ folder, and no class of five images or more to hold one out of; add some")
-    return Part(train, rest), Part(train, held), f"{words}; no val/, so every fifth of each class is held out"
-
-
-def take(train: "Images", labels: str, seed: int) -> "Images":
-    """A part of the labelled images: of each class, or by a list."""
-    from fastmoco.images import Part
-    from fastmoco.parts import by_fraction, by_list
-
-    try:
-        fraction = float(labels)
-    except ValueError:
-        if not Path(labels).is_file():
-            raise ValueError(f"--labels {labels}: no such list; give a file, or a part such as 0.01") from None
-        return Part(train, by_list(train, labels))
-    if not 0 < fraction <= 1:
-        raise ValueError(f"--labels {labels}: use a part above 0 and up to 1, such as 0.01, or a list of files")
-    return train if fraction == 1 else Part(train, by_fraction(train, fraction, seed))
 
 
 def _readable(images: "Images", unread: Mapping[str, str]) -> int:

@@ -1,6 +1,7 @@
 """`fastmoco evaluate gain`: whether pre-training has helped, as a table and a figure."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmoco import __version__
-from fastmoco.bench import USUAL, Bench, Shared, conclude, prepare, see
+from fastmoco.bench import USUAL, Bench, Shared, conclude, latest, prepare, see
 from fastmoco.flags import Float, Int, Labelled, Records, Weights, given
+from fastmoco.spread import say, spread
 
 if TYPE_CHECKING:
     from fastmoco.evaluate.subject import Subject
@@ -22,6 +24,7 @@ Record = dict[str, Any]
 RANDOM, THIS, IMAGENET = "random init", "this encoder", "ImageNet"
 
 
+@spread("evaluate gain", latest)
 def gain(
     weights: Weights,
     data: Labelled,
@@ -43,34 +46,41 @@ def gain(
         epochs: of fine-tuning; by default 30, and at least 500 steps.
         lr: of fine-tuning, the same for all; 0.001 by default.
     """
-    from fastmoco import plots
-    from fastmoco.checkpoint import write
+    from fastmoco.distributed import tell
     from fastmoco.protocols import Finetune
-    from fastmoco.report import print_table
 
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: use 1 or more")
     protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     protocol = replace(protocol, **given({"lr": lr}))
     bench = prepare(weights, data, out, terms)
-    folder = bench.out.parent
     chosen = range(terms.seed, terms.seed + seeds)
     records = _measure(bench, _subjects(bench, chosen), chosen, protocol)
-    columns, lines = tabulate(records)
-    print_table(columns, lines)
-    rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
-    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    table, figure = (folder / f"gain-{Path(data).stem or 'data'}.{kind}" for kind in ("md", "png"))
-    write(table, lambda file: file.write(text.encode()))
-    plots.gain(records, figure, f"Did pre-training help? {bench.found.name} on {Path(data).name}")
     over = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
-    print(f"top-1 in percent, {over}; in {table} and {figure}")
+    tell(lambda: _draw(bench, records, over))
     means = [
         (f"{encoder}/{method}/{share:g}%", mean)
         for encoder, method, points in _averages(records)
         for share, mean, _ in points
     ]
     return conclude(bench, "gain", f"{protocol}, {seeds} seeds", means)
+
+
+def _draw(bench: Bench, records: Sequence[Record], over: str) -> None:
+    """The table, on standard output and in a file, and the figure."""
+    from fastmoco import plots
+    from fastmoco.checkpoint import write
+    from fastmoco.report import print_table
+
+    columns, lines = tabulate(records)
+    print_table(columns, lines)
+    rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
+    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    data = Path(bench.data)
+    table, figure = (bench.out.parent / f"gain-{data.stem or 'data'}.{kind}" for kind in ("md", "png"))
+    write(table, lambda file: file.write(text.encode()))
+    plots.gain(records, figure, f"Did pre-training help? {bench.found.name} on {data.name}")
+    print(f"top-1 in percent, {over}; in {table} and {figure}")
 
 
 def tabulate(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
@@ -117,7 +127,7 @@ def _subjects(bench: Bench, seeds: range) -> "dict[str, dict[int, Subject]]":
         try:
             found[IMAGENET] = dict.fromkeys(seeds, put(f"torchvision/{name}", 0))
         except ValueError as error:
-            print(f"without ImageNet's weights: {error}")
+            say(f"without ImageNet's weights: {error}")
     return found
 
 
@@ -125,11 +135,12 @@ def _measure(
     bench: Bench, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune"
 ) -> list[Record]:
     """Every number of the table; those that are in the file already are not made again."""
+    from fastmoco.distributed import tell
     from fastmoco.evaluate.gain import labelled, measure, trials
     from fastmoco.plots import PANELS
 
     path = bench.out.parent / "gain.jsonl"
-    kept = _read(path)
+    kept = tell(lambda: _read(path))
     about = {"weights": bench.weights, "data": bench.data, "size": bench.subject.frame.size, "fastmoco": __version__}
     todo = trials(list(subjects), seeds)
     records = []
@@ -139,15 +150,19 @@ def _measure(
         value = replace(protocol, decay=1.0) if trial.encoder == RANDOM else protocol
         course = str(value) if trial.method == "finetune" else ""
         words = (str(trial), course, subject.known, subject.test.images.stamp(), str(subject.frame))
-        known = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+        known = tell(functools.partial(_known, words))
         if known not in kept:
             found = {"top1": measure(subject, trial, value), "images": len(labelled(subject, trial))}
-            kept[known] = {**asdict(trial), **found, **about, "settings": course or "probe", "known": known}
-            _append(path, kept[known])
+            record = {**asdict(trial), **found, **about, "settings": course or "probe", "known": known}
+            kept[known] = tell(functools.partial(_append, path, record))
         records.append(kept[known])
         told = f"{PANELS[trial.method]}, {trial.labels:g} % of labels, {trial.encoder}, seed {trial.seed}"
-        print(f"{number}/{len(todo)}  {told}: {kept[known]['top1']:.1f}", flush=True)
+        say(f"{number}/{len(todo)}  {told}: {kept[known]['top1']:.1f}")
     return records
+
+
+def _known(words: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _read(path: Path) -> dict[str, Record]:
@@ -160,10 +175,11 @@ def _read(path: Path) -> dict[str, Record]:
     return found
 
 
-def _append(path: Path, record: Record) -> None:
+def _append(path: Path, record: Record) -> Record:
     path.parent.mkdir(parents=True, exist_ok=True)
     cut_off = path.exists() and not path.read_text().endswith("\n")
     with path.open("a") as file:
         file.write("\n" * cut_off + json.dumps(record) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    return record

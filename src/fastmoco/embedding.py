@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastmoco.bench import USUAL, Shared, see
 from fastmoco.flags import Data, Flag, Weights
+from fastmoco.spread import alike, say, spread
 
 if TYPE_CHECKING:
     from fastmoco.evaluate.features import Features
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 KINDS = (".npz", ".parquet")
 
 
+@spread("embed", lambda weights, out, terms: Path(out))
 def embed(
     weights: Weights, data: Data, *, out: str = "features.npz", overwrite: Flag = False, terms: Shared = USUAL
 ) -> Path:
@@ -26,17 +28,23 @@ def embed(
         out: a .npz or .parquet file; its columns are path, split, label and embedding.
         overwrite: replace the file if it exists.
     """
-    import numpy as np
-
     from fastmoco import data as sets
-    from fastmoco.checkpoint import write
+    from fastmoco.distributed import in_turn, leads, tell, together
     from fastmoco.evaluate.features import Gallery, embedded
+    from fastmoco.images import fingerprint
 
     path = Path(out)
-    _refuse(path, overwrite)
-    sight, source = see(str(weights), terms), sets.find(str(data), terms.download)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{sight.words}\n{data}: {source.words}")
+    with together():
+        if leads():
+            _refuse(path, overwrite)
+    sight = see(str(weights), terms)
+    with together(), in_turn():
+        source = sets.find(str(data), terms.download)
+    alike(lambda: fingerprint(source.train), f"the images of {data}")
+    with together():
+        if leads():
+            path.parent.mkdir(parents=True, exist_ok=True)
+    say(f"{sight.words}\n{data}: {source.words}")
     if terms.recalibrate:
         sight.recalibrate(source.train)
     splits = {"train": source.train, "val": source.val or source.unlabelled}
@@ -49,12 +57,20 @@ def embed(
             found = embedded(sight.found.encoder, gallery, sight.device, f"embedding {split}")
             parts.append(_columns(split, images, found))
             bad += len(gallery.bad)
+    tell(lambda: _write(path, parts, bad))
+    return path
+
+
+def _write(path: Path, parts: "list[Columns]", bad: int) -> None:
+    import numpy as np
+
+    from fastmoco.checkpoint import write
+
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     content = _npz(columns) if path.suffix == ".npz" else _parquet(columns)
     write(path, lambda file: file.write(content))
     count, width = columns["embedding"].shape
     print(f"{count:,} embeddings of {width:,} numbers are in {path}{f'; {bad:,} images cannot be read' if bad else ''}")
-    return path
 
 
 def _refuse(path: Path, overwrite: bool) -> None:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int64
 
 from fastmoco import shards
-from fastmoco.images import Images
+from fastmoco.images import Images, Part, Source
 from fastmoco.randomness import key
 
 
@@ -56,6 +56,46 @@ def hold_out(
     groups = _by_class(labels, classes, np.arange(len(labels)))
     held = np.sort(np.concatenate([group[every - 1 :: every] for group in groups]))
     return np.delete(np.arange(len(labels)), held), held
+
+
+def split(source: Source, data: str) -> tuple[Images, Images, str]:
+    """Labelled images to learn from and held-out ones, and what to say of them."""
+    if source.labelled is None or source.labelled.labels is None:
+        raise ValueError(
+            f"{data} has no labels, which an evaluation needs; put its images into class folders, or give a list with "
+            "a class number after each path"
+        )
+    train, words = source.labelled, source.words
+    if source.val is not None:
+        assert source.val.labels is not None
+        assert train.labels is not None
+        absent = [train.classes[number] for number in sorted(set(train.labels) - set(source.val.labels))]
+        if absent:
+            words += f", none of class {absent[0]!r}" + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+        return train, source.val, words
+    assert train.labels is not None
+    if source.unlabelled is not None:
+        raise ValueError(
+            f"{data}: its held-out images are in no folder that is called like a class, such as {train.classes[0]!r}; "
+            "sort them, or move them away"
+        )
+    rest, held = hold_out(train.labels, len(train.classes))
+    if not len(held):
+        raise ValueError(f"{data} has no val/ folder, and no class of five images or more to hold one out of; add some")
+    return Part(train, rest), Part(train, held), f"{words}; no val/, so every fifth of each class is held out"
+
+
+def take(train: Images, labels: str, seed: int) -> Images:
+    """A part of the labelled images: of each class, or by a list."""
+    try:
+        fraction = float(labels)
+    except ValueError:
+        if not Path(labels).is_file():
+            raise ValueError(f"--labels {labels}: no such list; give a file, or a part such as 0.01") from None
+        return Part(train, by_list(train, labels))
+    if not 0 < fraction <= 1:
+        raise ValueError(f"--labels {labels}: use a part above 0 and up to 1, such as 0.01, or a list of files")
+    return train if fraction == 1 else Part(train, by_fraction(train, fraction, seed))
 
 
 def _by_class(

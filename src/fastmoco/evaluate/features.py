@@ -3,18 +3,20 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from PIL.Image import Image
 from torch import Tensor, nn
-from torch.optim.swa_utils import update_bn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastmoco import shards
 from fastmoco.album import collect, middle
 from fastmoco.augment import normalise
 from fastmoco.checkpoint import write
+from fastmoco.distributed import agree, concatenate, leads, share, total, world
 from fastmoco.encoder import Encoder
 from fastmoco.evaluate.progress import Progress
 from fastmoco.images import Images
@@ -41,7 +43,10 @@ class Frame:
 
 
 class Gallery:
-    """Whole images in blocks, as often as they are asked for; read once where their pixels fit into memory."""
+    """Whole images in blocks, as often as they are asked for; read once where their pixels fit into memory.
+
+    Each rank shows its own of the blocks, and these are the same however many ranks there are.
+    """
 
     def __init__(self, images: Images, frame: Frame, threads: int) -> None:
         self.images, self.frame, self.threads = images, frame, threads
@@ -60,15 +65,15 @@ class Gallery:
         if self._kept:
             yield from self._kept
             return
-        keep = 3 * self.frame.size**2 * len(self.images) <= ROOM
-        places = torch.split(torch.arange(len(self.images)), self.block)
+        mine = share(len(self), self.block)
+        keep = 3 * self.frame.size**2 * len(mine) <= ROOM
+        places = [list(mine[start : start + self.block]) for start in range(0, len(mine), self.block)]
         blocks: list[Block] = []
         with ThreadPoolExecutor(1) as pool:  # the next block is read while the device is at this one
-            waiting = pool.submit(self._read, places[0].tolist())
+            waiting = [pool.submit(self._read, index) for index in places[:1]]
             for place in range(len(places)):
-                block = waiting.result()
-                if place + 1 < len(places):
-                    waiting = pool.submit(self._read, places[place + 1].tolist())
+                block = waiting.pop().result()
+                waiting = [pool.submit(self._read, index) for index in places[place + 1 : place + 2]]
                 if keep:
                     blocks.append(block)
                 yield block
@@ -98,7 +103,11 @@ def embed(
     device: torch.device,
     halt: Callable[[], bool] = lambda: False,
 ) -> Float[Tensor, "n d"] | None:
-    """What a network makes of whole images, by running statistics; None if told to halt. It is left as it was."""
+    """What a network makes of whole images, by running statistics; None if told to halt. It is left as it was.
+
+    Each rank gives its own blocks, and gets what all have made. Where `halt` is something that ranks agree on, each
+    must have as many blocks; empty ones will do.
+    """
     training = network.training
     network.eval()
     found: list[Tensor] = []
@@ -106,10 +115,15 @@ def embed(
         if halt():
             found = []
             break
-        # Not through __call__: a compiled encoder would be compiled again for images of this size.
-        found.append(network.forward(_show(pixels, device)).float())
+        if len(pixels):
+            # Not through __call__: a compiled encoder would be compiled again for images of this size.
+            found.append(network.forward(_show(pixels, device)).float())
     network.train(training)
-    return torch.cat(found) if found else None
+    widths = agree(found[0].shape[1] if found else None)  # a rank without images is told how wide its no rows are
+    if widths is None:
+        return None
+    width = next(width for width in widths if width is not None)
+    return concatenate(torch.cat(found) if found else torch.zeros(0, width, device=device))
 
 
 def extract(network: nn.Module, gallery: Gallery, device: torch.device, what: str) -> Features:
@@ -120,16 +134,23 @@ def extract(network: nn.Module, gallery: Gallery, device: torch.device, what: st
         def pass_on() -> Iterator[Tensor]:
             for places, pixels in gallery:
                 index.extend(places)
-                if places:
-                    yield pixels
-                progress.add(gallery.block)
+                yield pixels
+                progress.add(gallery.block * world())
 
         x = embed(network, pass_on(), device)
+    gallery.bad = pooled(gallery.bad)
     if x is None:
         raise ValueError(f"no image of {gallery.images.name(0)} and {len(gallery) - 1:,} more can be read")
     if not x.isfinite().all():
         raise ValueError("embeddings are not finite; the training of these weights has diverged")
-    return Features(x, torch.tensor(index), labels_of(gallery.images)[index].to(x.device))
+    places = concatenate(torch.tensor(index, dtype=torch.long))
+    return Features(x, places, labels_of(gallery.images)[places].to(x.device))
+
+
+def pooled(bad: dict[int, str]) -> dict[int, str]:
+    """The images that any rank could not read."""
+    heard = agree(bad or None) or []
+    return {number: reason for each in heard if each for number, reason in each.items()}
 
 
 def remembered(make: Callable[[], Tensors], *known: str) -> Tensors:
@@ -138,17 +159,19 @@ def remembered(make: Callable[[], Tensors], *known: str) -> Tensors:
 
     name = hashlib.sha256("\n".join(known).encode()).hexdigest()[:24]
     path = shards.store() / "features" / f"{name}.safetensors"
+    found: Tensors | None = None
     if path.is_file():
         try:
-            return load_file(path)
+            found = load_file(path)
         except Exception:  # a damaged file is made anew, whatever its reader says of it
-            path.unlink()
-    made = make()
-    if sum(value.nbytes for value in made.values()) > MOST:
-        return made
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = save({key: value.contiguous() for key, value in made.items()})
-    write(path, lambda file: file.write(content))
+            path.unlink(missing_ok=True)
+    if agree(True if found is None else None) is None and found is not None:
+        return found
+    made = make()  # by all ranks, if only one of them has no such file
+    if leads() and sum(value.nbytes for value in made.values()) <= MOST:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = save({key: value.contiguous() for key, value in made.items()})
+        write(path, lambda file: file.write(content))
     return made
 
 
@@ -166,21 +189,45 @@ def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str
     return Features(found["x"].to(device), found["index"], labels.to(device))
 
 
+@torch.no_grad()
 def recalibrate(encoder: Encoder, gallery: Gallery, device: torch.device) -> None:
     """Estimate the running statistics of batch norm again, on whole images: training may have shown it patches only."""
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in encoder.modules()):
+    norms = [module for module in encoder.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
         raise ValueError("--recalibrate: this encoder has no batch norm; leave it out")
     if min(len(gallery), gallery.block) < 2:
         raise ValueError("--recalibrate: of one image there is no spread; give more of them, or a smaller --size")
-    with Progress("recalibrating", len(gallery)) as progress:
+    kept = [value for norm in norms for value in (norm.running_mean, norm.running_var) if value is not None]
+    # In double precision, so that the mean over all blocks does not depend on which rank has added which of them.
+    added = torch.zeros(1 + sum(len(value) for value in kept), dtype=torch.double)
+    with Progress("recalibrating", len(gallery)) as progress, _tracking_the_last_block(encoder, norms):
+        for places, pixels in gallery:
+            progress.add(gallery.block * world())
+            if len(places) > 1:
+                encoder(_show(pixels, device))
+                added += torch.cat([torch.ones(1, device=device), *kept]).cpu()
+    count, *sums = torch.split(total(added), [1, *(len(value) for value in kept)])
+    if not count:
+        raise ValueError(f"--recalibrate: no two images near {gallery.images.name(0)} can be read")
+    for value, summed in zip(kept, sums, strict=True):
+        value.copy_(summed / count)
+    for norm in norms:
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.fill_(count.item())
 
-        def pass_on() -> Iterator[Tensor]:
-            for places, pixels in gallery:
-                progress.add(gallery.block)
-                if len(places) > 1:
-                    yield _show(pixels, device)
 
-        update_bn(pass_on(), encoder)
+@contextmanager
+def _tracking_the_last_block(encoder: Encoder, norms: list[_BatchNorm]) -> Iterator[None]:
+    """With a momentum of 1, running statistics are those of the last batch."""
+    training, momenta = encoder.training, [norm.momentum for norm in norms]
+    encoder.train()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = 1.0
+    yield
+    encoder.train(training)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
 
 
 def _show(pixels: UInt8[Tensor, "b 3 h w"], device: torch.device) -> Float[Tensor, "b 3 h w"]:

@@ -2,13 +2,14 @@
 
 import hashlib
 import math
+import os
 import shutil
+import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,19 +17,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from fastmoco import checkpoint, shards
+from fastmoco.distributed import agree, leads, orphaned, parallel, tell, total
 from fastmoco.draws import Draws
-from fastmoco.evaluate.features import Features, labels_of
+from fastmoco.evaluate.feeds import NOT_ASKED, Feed
 from fastmoco.evaluate.progress import Progress
-from fastmoco.images import Images
 from fastmoco.interrupts import Interrupts
-from fastmoco.loader import choose
+from fastmoco.norm import synchronise
 from fastmoco.recipe import Augment, View
 from fastmoco.steps import Encode
 
-NOT_ASKED = -100  # stands for the label of an image that could not be read; torch's loss leaves it out
 SECONDS = 60.0  # from one checkpoint of a long fit to the next
-
-Example = tuple[Float[Tensor, " b *shape"], Int64[Tensor, " b"]]
 
 
 class Classifier(nn.Module):
@@ -67,51 +65,6 @@ class Course:
     rate: Callable[[float], float]  # the part of the full rates, after this part of all steps
 
 
-@runtime_checkable
-class Feed(Protocol):
-    """What a classifier learns from: examples from any step on."""
-
-    draws: Draws
-
-    def since(self, step: int) -> Generator[Example, None, None]:
-        """To be closed, which ends what it has started."""
-
-
-class Pictures:
-    """Labelled images, cropped and flipped anew in every epoch."""
-
-    def __init__(self, images: Images, draws: Draws, device: torch.device, workers: int) -> None:
-        self.draws = draws
-        self.device = device
-        self.labels = labels_of(images)
-        self.loader = choose(images, draws, device, way="auto", workers=workers, compile=False)
-        self.bad: dict[int, str] = {}  # those that could not be read, and why
-
-    def since(self, step: int) -> Generator[Example, None, None]:
-        with closing(self.loader.since(step)) as batches:
-            for batch in batches:
-                labels = self.labels[batch.index]
-                self.bad |= batch.bad
-                if batch.bad:  # another image is in the place of such a one, and its label is not this one
-                    labels[torch.isin(batch.index, torch.tensor(list(batch.bad)))] = NOT_ASKED
-                views = self.loader.views(batch)[0][0]
-                yield views.contiguous(memory_format=torch.channels_last), labels.to(self.device, non_blocking=True)
-
-
-class Embeddings:
-    """Embeddings that were extracted once, of one or of several looks at each image, which take turns by epoch."""
-
-    def __init__(self, looks: list[Features], draws: Draws) -> None:
-        self.draws = draws
-        self.looks = looks
-
-    def since(self, step: int) -> Generator[Example, None, None]:
-        for number in range(step, self.draws.steps):
-            look = self.looks[number // self.draws.per_epoch % len(self.looks)]
-            index = self.draws.index(number).to(look.x.device)
-            yield look.x[index], look.labels[index]
-
-
 def draws(course: Course, images: int, seed: int, size: int = 224) -> Draws:
     """The draws of a course: the crops and flips of all linear evaluations. A batch is no larger than the set."""
     plain = Augment(jitter_p=0.0, grey_p=0.0, blur_p=0.0)
@@ -127,15 +80,20 @@ def cosine(done: float) -> float:
 def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what: str, known: str) -> None:
     """Train a classifier to the end of its course. A stop loses nothing: the same call goes on.
 
-    `known` is by what the weights and the images are known again.
+    `known` is by what the weights and the images are known again. Of a frozen classifier the head is trained, on
+    embeddings. Every rank does all of it, unless the feed has parts of batches for them.
     """
-    device, steps, batch = classifier.head.weight.device, feed.draws.steps, feed.draws.batch
+    device, steps, batch, ranks = classifier.head.weight.device, feed.draws.steps, feed.draws.batch, feed.draws.world
+    if ranks > 1:
+        synchronise(classifier, device)
     optimizer = course.optimizer(classifier)
     full = [group["lr"] for group in optimizer.param_groups]
     words = "\n".join((known, course.known, repr(feed.draws)))
     folder = shards.store() / "unfinished" / hashlib.sha256(words.encode()).hexdigest()[:24]
     step = _resume(folder, classifier, optimizer)
-    saved = time.monotonic()
+    network = parallel(classifier) if ranks > 1 else classifier.head if classifier.frozen else classifier
+    assert network is not None, "parts of batches are for a group"
+    saved, parent = time.monotonic(), os.getppid()
     with (
         closing(feed.since(step)) as examples,
         Interrupts() as interrupts,
@@ -145,25 +103,38 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
             for group, rate in zip(optimizer.param_groups, full, strict=True):
                 group["lr"] = rate * course.rate(step / steps)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                scores = classifier(x)
-            # A mean over none would not be a number.
-            asked = (labels != NOT_ASKED).sum().clamp(min=1)
-            loss = F.cross_entropy(scores.float(), labels, ignore_index=NOT_ASKED, reduction="sum") / asked
+                scores = network(x)
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            torch.autograd.backward(_loss(scores.float(), labels, ranks))
             optimizer.step()
             step += 1
             progress.add(batch)
             interrupts.hold()
-            if interrupts.halt() or time.monotonic() - saved > SECONDS:
+            stop = _stop(interrupts, parent)
+            if leads() and (stop or time.monotonic() - saved > SECONDS):
                 _save(folder, step, classifier, optimizer)
                 saved = time.monotonic()
-            if interrupts.asked is not None:
-                progress.say(f"stopped by {interrupts.asked.name}; the same command goes on")
-                raise KeyboardInterrupt(int(interrupts.asked))
-    shutil.rmtree(folder, ignore_errors=True)
-    if not all(weight.isfinite().all() for weight in classifier.parameters()):
+            if stop is not None:
+                agree(None)  # that it is saved: a launcher ends all ranks as soon as one has ended
+                progress.say(f"stopped by {stop.name}; the same command goes on")
+                raise KeyboardInterrupt(int(stop))
+    if leads():
+        shutil.rmtree(folder, ignore_errors=True)
+    if not tell(lambda: all(bool(weight.isfinite().all()) for weight in classifier.parameters())):
         raise FloatingPointError(f"{what}: the weights are not finite any more; use a lower --lr")
+
+
+def _loss(scores: Float[Tensor, "b classes"], labels: Int64[Tensor, " b"], ranks: int) -> Float[Tensor, ""]:
+    """The mean over all images of the batch that are asked, once gradients are averaged over so many ranks."""
+    asked = (labels != NOT_ASKED).sum()
+    asked = (total(asked) if ranks > 1 else asked).clamp(min=1)  # a mean over none would not be a number
+    return F.cross_entropy(scores, labels, ignore_index=NOT_ASKED, reduction="sum") * ranks / asked
+
+
+def _stop(interrupts: Interrupts, parent: int) -> signal.Signals | None:
+    """The signal that asks any rank to stop: all have to at the same step."""
+    heard = agree(interrupts.asked or (signal.SIGTERM if orphaned(parent) else None))
+    return next(filter(None, heard or ()), None)
 
 
 def _save(folder: Path, step: int, classifier: Classifier, optimizer: torch.optim.Optimizer) -> None:
@@ -174,16 +145,18 @@ def _save(folder: Path, step: int, classifier: Classifier, optimizer: torch.opti
 
 
 def _resume(folder: Path, classifier: Classifier, optimizer: torch.optim.Optimizer) -> int:
-    """The step from which a fit goes on."""
-    if not folder.exists():
-        return 0
-    try:
-        state = checkpoint.newest(folder, lambda text: None)
-    except ValueError:  # damaged, and no more lost than time
-        return 0
+    """The step from which a fit goes on, as far as rank 0 knows."""
+    state = tell(lambda: _newest(folder))
     if state is None:
         return 0
     (classifier.head if classifier.frozen else classifier).load_state_dict(state["learnt"])
     optimizer.load_state_dict(state["optimizer"])
     step: int = state["step"]
     return step
+
+
+def _newest(folder: Path) -> checkpoint.State | None:
+    try:
+        return checkpoint.newest(folder, lambda text: None) if folder.exists() else None
+    except ValueError:  # damaged, and no more lost than time
+        return None

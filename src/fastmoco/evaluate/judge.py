@@ -8,8 +8,9 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from fastmoco.album import collect, middle
+from fastmoco.distributed import share, world
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import BLOCK, ROOM, embed
+from fastmoco.evaluate.features import BLOCK, ROOM, embed, labels_of, pooled
 from fastmoco.evaluate.knn import vote
 from fastmoco.evaluate.probe import probe
 from fastmoco.evaluate.scores import top1
@@ -21,20 +22,20 @@ Answer = dict[str, float]
 
 
 class Judge:
-    """Labelled images, read once. Labels judge the encoder; it never learns from them."""
+    """Labelled images, read once. Labels judge the encoder; it never learns from them.
+
+    A rank has the labels of all images, but only its own blocks of their pixels. Ranks must ask together.
+    """
 
     def __init__(self, source: Source, size: int, threads: int) -> None:
         assert source.labelled is not None, "there is nothing to judge by without labels"
         self.classes = len(source.labelled.classes)
-        read = partial(_gallery, size=size, threads=threads)
+        read = partial(_read, size=size, threads=threads)
         if source.val is not None:
-            self.train, self.train_labels = read(source.labelled)
-            self.test, self.test_labels = read(source.val)
+            ((self.train, self.train_labels),) = read(source.labelled, _all)
+            ((self.test, self.test_labels),) = read(source.val, _all)
         else:
-            pixels, labels = read(source.labelled)
-            rest, held = map(torch.from_numpy, hold_out(labels.tolist(), self.classes))
-            self.train, self.train_labels = pixels[rest], labels[rest]
-            self.test, self.test_labels = pixels[held], labels[held]
+            (self.train, self.train_labels), (self.test, self.test_labels) = read(source.labelled, self._hold_out)
 
     def neighbours(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> Answer:
         """kNN of the held-out images among the others; nothing if told to halt."""
@@ -54,20 +55,55 @@ class Judge:
         return {"val/knn_top1": top1(votes, self.test_labels.to(train.device))}
 
     def _embed(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
-        if not len(self.train) or not len(self.test):  # too few images, or none that can be read
+        if not len(self.train_labels) or not len(self.test_labels):  # too few images, or none that can be read
             return None
-        train = embed(encoder, torch.split(self.train, BLOCK), device, halt)
-        test = embed(encoder, torch.split(self.test, BLOCK), device, halt)
+        train = embed(encoder, _blocks(self.train, len(self.train_labels)), device, halt)
+        test = embed(encoder, _blocks(self.test, len(self.test_labels)), device, halt)
         return None if train is None or test is None else (train, test)
 
+    def _hold_out(self, labels: Tensor) -> list[Tensor]:
+        return [torch.from_numpy(part) for part in hold_out(labels.tolist(), self.classes)]
 
-def _gallery(images: Images, size: int, threads: int) -> tuple[UInt8[Tensor, "n 3 {size} {size}"], Int64[Tensor, " n"]]:
-    """The middle of every image, or of an even part of them, and their labels; without those that cannot be read."""
-    assert images.labels is not None
-    most = max(1, ROOM // (3 * size * size))  # of larger sets a part is judged by
-    index = order(0, 0, len(images))[:most].sort().values.tolist()
-    album = collect(images, index, threads, partial(middle, size=size))
-    assert album is not None, "there is no limit"
-    good = torch.tensor([number not in album.bad for number in index])
-    labels = torch.tensor([int(images.labels[number]) for number in index])
-    return album.pixels[good], labels[good]
+
+def _all(labels: Tensor) -> list[Tensor]:
+    return [torch.arange(len(labels))]
+
+
+def _blocks(mine: UInt8[Tensor, "_ 3 size size"], count: int) -> list[UInt8[Tensor, "_ 3 size size"]]:
+    """This rank's blocks of so many images; as many as any rank has, since all of them ask whether to halt."""
+    most = -(-count // (BLOCK * world()))
+    return [mine[BLOCK * number :][:BLOCK] for number in range(most)]
+
+
+def _mine(index: list[int]) -> list[int]:
+    part = share(len(index), BLOCK)
+    return index[part.start : part.stop]
+
+
+def _read(
+    images: Images, split: Callable[[Tensor], list[Tensor]], *, size: int, threads: int
+) -> list[tuple[UInt8[Tensor, "_ 3 {size} {size}"], Int64[Tensor, " _"]]]:
+    """Of each part that labels are split into, the middle of this rank's images, and the labels of all.
+
+    Of a large set an even part is taken; images that cannot be read are left out. Which they are is known when all
+    ranks have read what is theirs if all can be read; only then is it settled what is whose.
+    """
+    most = max(1, ROOM // (3 * size * size))
+    index = order(0, 0, len(images))[:most].sort().values
+    shown: dict[int, Tensor] = {}
+    bad: dict[int, str] = {}
+    for _ in range(2):
+        good = index[~torch.isin(index, torch.tensor(list(bad), dtype=torch.long))]
+        labels = labels_of(images)[good]
+        parts = split(labels)
+        mine = [_mine(good[part].tolist()) for part in parts]
+        wanted = [number for numbers in mine for number in numbers if number not in shown]
+        if wanted:
+            album = collect(images, wanted, threads, partial(middle, size=size))
+            assert album is not None, "there is no limit"
+            shown |= zip(wanted, album.pixels, strict=True)
+            bad |= album.bad
+        bad = pooled(bad)
+    blank = torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    pixels = [torch.cat([blank, *(shown[number][None] for number in numbers)]) for numbers in mine]
+    return [(each, labels[part]) for each, part in zip(pixels, parts, strict=True)]

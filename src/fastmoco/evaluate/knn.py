@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fastmoco.distributed import concatenate, share
 from fastmoco.evaluate.scores import tops
 from fastmoco.evaluate.subject import Answers, Subject
 
@@ -32,7 +33,7 @@ def vote(
     """For each query the votes of its k nearest by cosine, each in proportion to exp(cosine / temperature), in all 1.
 
     With `own` the queries are the bank itself, and an image is not its own neighbour. Similarities are held for `block`
-    queries at a time.
+    queries at a time. Ranks, of which each has all features, share the blocks.
     """
     k = min(k, len(bank) - own)
     if k < 1:
@@ -42,7 +43,8 @@ def vote(
     with torch.autocast(bank.device.type, enabled=False):
         bank = F.normalize(bank.float())
         votes = [queries.new_zeros(0, classes, dtype=torch.float)]
-        for start in range(0, len(queries), block):
+        mine = share(len(queries), block)
+        for start in mine[::block]:
             cosines = F.normalize(queries[start : start + block].float()) @ bank.T
             if own:
                 cosines[:, start:].fill_diagonal_(-torch.inf)
@@ -50,7 +52,7 @@ def vote(
             weights = (cosines.gather(1, nearest) / temperature).softmax(1)
             # Not scatter_add: on a GPU it adds in no fixed order.
             votes.append((weights[:, None] @ F.one_hot(labels[nearest].long(), classes).float()).squeeze(1))
-    return torch.cat(votes)
+    return concatenate(torch.cat(votes))
 
 
 def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int[Tensor, "q {k}"]:

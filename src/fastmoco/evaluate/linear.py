@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from fastmoco.evaluate.features import Features, Tensors, remembered
-from fastmoco.evaluate.fit import NOT_ASKED, Classifier, Course, Embeddings, cosine, fit
+from fastmoco.evaluate.features import Features, Tensors, pooled, remembered
+from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings
+from fastmoco.evaluate.fit import Classifier, Course, cosine, fit
 from fastmoco.evaluate.progress import Progress
 from fastmoco.evaluate.scores import tops
 from fastmoco.evaluate.subject import Answers, Subject
@@ -68,18 +69,17 @@ def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
     """Embeddings of the crops of the first epochs of a course."""
     short, images = replace(plan, epochs=looks), len(subject.train)
 
-    @torch.no_grad()
     def make() -> Tensors:
-        feed = subject.feed(short)
+        feed = subject.encoded(short, bf16=False)
         x = torch.zeros(looks, images, subject.encoder.width)
         labels = torch.zeros(looks, images, dtype=torch.long)
         what = f"embedding {looks} crops of each image"
         with closing(feed.since(0)) as examples, Progress(what, looks * images) as progress:
-            for step, (views, given) in enumerate(examples):
+            for step, (embeddings, given) in enumerate(examples):
                 epoch, index = step // feed.draws.per_epoch, feed.draws.index(step)
-                x[epoch, index], labels[epoch, index] = subject.encoder(views).float().cpu(), given.cpu()
+                x[epoch, index], labels[epoch, index] = embeddings.cpu(), given.cpu()
                 progress.add(len(index))
-        subject.note(feed.bad)
+        subject.note(pooled(feed.bad))
         return {"x": x, "labels": labels}
 
     found = remembered(make, subject.known, repr(subject.draws(short)))

@@ -5,13 +5,17 @@ import sys
 import time
 from types import TracebackType
 
+from fastmoco.distributed import leads
 from fastmoco.journal import clock
 
 OFTEN, SELDOM = 0.5, 30.0  # seconds between two looks at it: on a terminal, and in a file
 
 
 class Progress:
-    """One line that changes on a terminal; elsewhere a line now and then, and none for what is quickly done."""
+    """One line that changes on a terminal; elsewhere a line now and then, and none for what is quickly done.
+
+    It counts what all ranks do, and is shown by one of them.
+    """
 
     def __init__(self, what: str, images: int, before: int = 0) -> None:
         self.what = what
@@ -19,7 +23,8 @@ class Progress:
         self.before = before  # of them were done when this began
         self.done = before
         self.begun = self.shown = time.monotonic()
-        self.live = sys.stderr is not None and sys.stderr.isatty()
+        self.quiet = not leads()
+        self.live = sys.stderr is not None and sys.stderr.isatty() and not self.quiet
 
     def add(self, count: int) -> None:
         self.done += count
@@ -37,6 +42,8 @@ class Progress:
             print(file=sys.stderr)
 
     def _show(self, text: str) -> None:
+        if self.quiet:
+            return
         if self.live:
             print(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
         else:

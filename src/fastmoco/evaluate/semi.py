@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from fastmoco.distributed import tell
 from fastmoco.evaluate.features import Gallery
 from fastmoco.evaluate.fit import Classifier, Course
 from fastmoco.evaluate.scores import top1, tops
@@ -65,7 +66,7 @@ def choose(subject: Subject, protocol: Semi, rates: tuple[float, ...]) -> float:
             found[rate] = top1(*_fit(trial, replace(protocol, lr=rate), f"trying rate {rate:g}"))
     if not found:
         raise FloatingPointError("no rate leaves the weights finite; have the embeddings diverged?")
-    return max(found, key=found.__getitem__)
+    return tell(lambda: max(found, key=found.__getitem__))
 
 
 def _fit(subject: Subject, protocol: Semi, what: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,16 +2,18 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fastmoco.distributed import rank, world
 from fastmoco.draws import Draws
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract
-from fastmoco.evaluate.fit import Classifier, Course, Pictures, draws, fit
+from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract, pooled
+from fastmoco.evaluate.feeds import Encoded, Pictures
+from fastmoco.evaluate.fit import Classifier, Course, draws, fit
 from fastmoco.images import Images
 from fastmoco.weights import digest
 
@@ -66,17 +68,24 @@ class Subject:
             raise ValueError(
                 f"{what}: batch norm needs two images or more in a batch; give more images, or a larger one"
             )
-        feed = self.feed(course)
+        feed = self.encoded(course, self.bf16) if classifier.frozen else self.pictures(course)
         fit(classifier, feed, course, bf16=self.bf16, what=what, known=self.known)
-        self.note(feed.bad)
+        self.note(pooled(feed.bad))
 
     def draws(self, course: Course) -> Draws:
         """Which images a course takes when, and which crops of them."""
         return draws(course, len(self.train), self.seed, self.frame.size)
 
-    def feed(self, course: Course) -> Pictures:
-        """The images to learn from, as a course asks for them."""
-        return Pictures(self.train, self.draws(course), self.device, self.workers)
+    def pictures(self, course: Course) -> Pictures:
+        """The images to learn from, as a course asks for them; of each batch this rank's part."""
+        whole = self.draws(course)
+        # Too few to share, such as a hundredth of a small set: every rank takes all of them.
+        mine = whole if whole.batch < world() else replace(whole, rank=rank(), world=world())
+        return Pictures(self.train, mine, self.device, self.workers)
+
+    def encoded(self, course: Course, bf16: bool) -> Encoded:
+        """The same images as the encoder sees them, whole batches."""
+        return Encoded(self.encoder, self.train, self.draws(course), self.device, self.workers, bf16)
 
     def ask(self, classifier: Classifier, what: str) -> tuple[Float[Tensor, "q classes"], Int64[Tensor, " q"]]:
         """A classifier's scores of the held-out images, and their labels."""
