@@ -1,18 +1,18 @@
 """What the distributed path costs where there is nothing to distribute: a group of one process beside none.
 
-Two trainings of the same recipe take turns in one process, so that what else happens on the machine happens to both:
-one is plain, the other is in a group of one, with DistributedDataParallel, gathered targets and the agreement of ranks
-before every step. A round is so many steps of one, from the loader to the log line. The ratio of each pair of rounds
-counts, and the median of them is the answer.
+Two processes hold the same training, one plain, the other in a group of one: with DistributedDataParallel and networks
+compiled for it, gathered targets, and the agreement of ranks before every step. They take turns, so that what else
+happens on the machine happens to both. A round is so many steps of one, from the loader to the log line. The ratio of
+each pair of rounds counts, and the median of them is the answer.
 
     python benchmarks/group_of_one.py shapes --recipe pocket/shapes --out group-of-one.json
 """
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -20,11 +20,9 @@ import torch
 import torch.distributed as dist
 from circumstances import circumstances, write
 
-from fastmoco import distributed, meter
 from fastmoco.command import compose
 from fastmoco.data import find
 from fastmoco.interrupts import Interrupts
-from fastmoco.recipe import Recipe
 from fastmoco.run import Run, settle
 from fastmoco.train import Training
 
@@ -33,35 +31,32 @@ NAMES = ("plain", "group of one")
 
 def main() -> None:
     flags = read_flags()
-    recipe = compose(flags.recipe, [], None, flags.batch, flags.encoder, flags.size)
-    device, bf16, compiled, workers = settle("auto", "auto", flags.compile, None)
-    run = Run(device, bf16, compiled, "resident", workers, 0, 10**6, 10**6, 0, 0)
-    with tempfile.TemporaryDirectory() as folder:
-        plain = begin(recipe, run, flags.data, Path(folder) / "plain", flags.warm)
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        grouped = begin(recipe, run, flags.data, Path(folder) / "grouped", flags.warm)
-        pairs = []
-        for number in range(flags.rounds):
-            first = number % 2  # who begins, in turn
-            spent = {}
-            for kind in (first, 1 - first):
-                spent[kind] = steps(grouped, flags.steps) if kind else alone(plain, flags.steps)
-            pairs.append((spent[0], spent[1]))
-            print("  ".join(f"{NAMES[kind]} {recipe.batch / spent[kind]:9,.1f} img/s" for kind in (0, 1)), flush=True)
-        dist.destroy_process_group()
-    ratios = sorted(two / one for one, two in pairs)
+    if flags.take_part:
+        return take_part(flags)
+    both = [Partner(name) for name in NAMES]
+    for name, partner in zip(NAMES, both, strict=True):
+        print(f"{name}: {flags.warm} steps to begin with took {partner.answer():.0f} s", flush=True)
+    pairs = []
+    for number in range(flags.rounds):
+        order = both if number % 2 == 0 else both[::-1]  # they begin in turn
+        spent = {partner.name: partner.round() for partner in order}
+        pairs.append(spent)
+        print("  ".join(f"{name} {1e3 * spent[name]:8.3f} ms a step" for name in NAMES), flush=True)
+    for partner in both:
+        partner.process.communicate()
+    ratios = sorted(each["group of one"] / each["plain"] for each in pairs)
     print(f"a step in a group of one takes {median(ratios):.4f} of a plain one; {ratios[0]:.4f} to {ratios[-1]:.4f}")
+    run, recipe = circumstances_of(flags)
     record = {
-        **circumstances(device, flags.commit),
+        **circumstances(run.device, flags.commit),
         "recipe": flags.recipe,
         "encoder": recipe.encoder,
         "size": max(view.size for view in recipe.views),
         "batch": recipe.batch,
-        "precision": "bfloat16" if bf16 else "float32",
-        "compiled": compiled,
+        "precision": "bfloat16" if run.bf16 else "float32",
+        "compiled": run.compile,
         "steps_a_round": flags.steps,
-        "seconds_a_step": [{"plain": round(one, 6), "group of one": round(two, 6)} for one, two in pairs],
+        "seconds_a_step": [{name: round(each[name], 6) for name in NAMES} for each in pairs],
         "ratio": round(median(ratios), 4),
         "ratios": [round(ratio, 4) for ratio in ratios],
     }
@@ -69,13 +64,49 @@ def main() -> None:
     print(f"the record is in {flags.out}")
 
 
-def begin(recipe: Recipe, run: Run, data: str, folder: Path, warm: int) -> Training:
-    """A training that has made its first steps, those that compile among them."""
-    folder.mkdir()
-    training = Training(recipe, run, find(data), folder)
-    training._load(Interrupts())
-    print(f"{warm} steps to begin with: {warm * steps(training, warm):.0f} s", flush=True)
-    return training
+class Partner:
+    """One of the two, in a process of its own: a line asks for a round, and a line says what it took."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        words = [sys.executable, *sys.argv, "--take-part", name]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def round(self) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> float:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} has ended with {self.process.wait()}")
+        return float(line)
+
+
+def take_part(flags: argparse.Namespace) -> None:
+    """Make steps when asked, and tell the seconds of one."""
+    run, recipe = circumstances_of(flags)
+    if flags.take_part == "group of one":
+        backend = "cpu:gloo,cuda:nccl" if run.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(recipe, run, find(flags.data), Path(folder))
+        training._load(Interrupts())
+        print(flags.warm * steps(training, flags.warm), flush=True)
+        for _ in sys.stdin:
+            print(steps(training, flags.steps), flush=True)
+        training.journal.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def circumstances_of(flags: argparse.Namespace) -> tuple:
+    device, bf16, compiled, workers = settle("auto", "auto", flags.compile, None)
+    run = Run(device, bf16, compiled, "resident", workers, 0, 10**6, 10**6, 0, 0)
+    return run, compose(flags.recipe, [], None, flags.batch, flags.encoder, flags.size)
 
 
 def steps(training: Training, count: int) -> float:
@@ -90,21 +121,6 @@ def steps(training: Training, count: int) -> float:
     training._log()
     finish(training.run.device)
     return (time.perf_counter() - begun) / count
-
-
-def alone(training: Training, count: int) -> float:
-    with _without_a_group():
-        return steps(training, count)
-
-
-@contextmanager
-def _without_a_group() -> Iterator[None]:
-    before = distributed.grouped
-    distributed.grouped = meter.grouped = lambda: False
-    try:
-        yield
-    finally:
-        distributed.grouped = meter.grouped = before
 
 
 def finish(device: torch.device) -> None:
@@ -126,6 +142,7 @@ def read_flags() -> argparse.Namespace:
     add("--steps", type=int, default=20, help="steps of a round")
     add("--warm", type=int, default=8, help="steps before the first round")
     add("--commit", default="", help="of this tree; by default git is asked")
+    add("--take-part", choices=NAMES, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
@@ -259,29 +258,18 @@ def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.Reduc
     return x
 
 
-class Gather(torch.autograd.Function):
-    """What each rank has, with gradient; of collectives that torch.compile can follow.
-
-    Torch has such functions of its own, but not under one name in all versions.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        everyone = x.new_empty(dist.get_world_size(), *x.shape)
-        dist.all_gather_into_tensor(everyone, x[None].contiguous())
-        return everyone
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
-        return gradient[dist.get_rank()]
-
-
 def gathered(x: Float[Tensor, " *shape"]) -> Float[Tensor, " ranks *shape"]:
-    """What each rank has, with gradient: what any rank makes of it counts."""
-    everyone: Tensor = Gather.apply(x)
+    """What each rank has, of the same shape; in a way that torch.compile can follow."""
+    everyone = x.new_empty(dist.get_world_size(), *x.shape)
+    dist.all_gather_into_tensor(everyone, x[None].contiguous())
     return everyone
+
+
+def summed(x: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
+    """Added up over all ranks; in a way that torch.compile can follow."""
+    x = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(x)
+    return x
 
 
 class Swap(torch.autograd.Function):
@@ -293,7 +281,6 @@ class Swap(torch.autograd.Function):
         return _swap(x, sent, received)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _swap(gradient, ctx.received, ctx.sent), None, None
 

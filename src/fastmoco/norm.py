@@ -1,12 +1,14 @@
 """Batch norm over the batches of all ranks."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastmoco.distributed import gathered, world
+from fastmoco.distributed import gathered, summed, world
 
 
 def synchronise(module: nn.Module, device: torch.device, compile: bool = False) -> None:
@@ -29,6 +31,53 @@ def synchronise(module: nn.Module, device: torch.device, compile: bool = False) 
                 setattr(parent, name, BatchNorm(child))
 
 
+class Normalise(torch.autograd.Function):
+    """By mean and variance over all ranks, which may have different numbers of images; in float32 at least.
+
+    The gradient is written out, so that no more is kept for it than a plain batch norm keeps.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, channels, dims, shape = _spread(given)
+        count = x.new_full((1,), x.numel() / channels)
+        variance, mean = torch.var_mean(x, dims, correction=0) if len(x) else x.new_zeros(2, channels)
+        ranks = gathered(torch.cat([count, mean, variance]))
+        counts, means, variances = torch.split(ranks, [1, channels, channels], dim=1)
+        whole = counts.sum()
+        mean = (counts * means).sum(0) / whole
+        # Of each rank's values around its own mean, and of the means around the mean of all.
+        variance = (counts * (variances + (means - mean).square())).sum(0) / whole
+        scale = (variance + eps).rsqrt()
+        ctx.save_for_backward(given, weight, mean, scale, whole)
+        ctx.mark_non_differentiable(mean, variance, whole)
+        y = (x - mean.view(shape)) * scale.view(shape)
+        if weight is not None and bias is not None:
+            y = y * weight.view(shape) + bias.view(shape)
+        return y.to(given.dtype), mean, variance, whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        given, weight, mean, scale, whole = ctx.saved_tensors
+        x, channels, dims, shape = _spread(given)
+        gradient = gradients[0].to(x.dtype)
+        x = (x - mean.view(shape)) * scale.view(shape)
+        sums = torch.cat([gradient.sum(dims), (gradient * x).sum(dims)])
+        along, across = torch.split(summed(sums) / whole, channels)
+        factor = scale if weight is None else scale * weight
+        back = (gradient - along.view(shape) - x * across.view(shape)) * factor.view(shape)
+        ours = (None, None) if weight is None else (sums[channels:], sums[:channels])
+        return back.to(given.dtype), *ours, None
+
+
+def _spread(given: Tensor) -> tuple[Tensor, int, list[int], tuple[int, ...]]:
+    """Values precise enough to be added up, their channels, over what those are averaged, and the shape of one each."""
+    x = given.to(torch.promote_types(given.dtype, torch.float32))
+    return x, x.shape[1], [0, *range(2, x.dim())], (1, -1, *(1,) * (x.dim() - 2))
+
+
 class BatchNorm(_BatchNorm):
     """What torch's SyncBatchNorm does, of parts that any device has and torch.compile can follow."""
 
@@ -48,23 +97,12 @@ class BatchNorm(_BatchNorm):
     def _by_running(self, x: Tensor) -> Tensor:
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
-    def _normalise(self, given: Tensor) -> Tensor:
-        """By mean and variance over all ranks, which may have different numbers of images; in float32 at least."""
-        x = given.to(torch.promote_types(given.dtype, torch.float32))
-        channels, dims, shape = x.shape[1], [0, *range(2, x.dim())], (1, -1, *(1,) * (x.dim() - 2))
-        count = x.new_full((1,), x.numel() / channels)
-        variance, mean = torch.var_mean(x, dims, correction=0) if len(x) else x.new_zeros(2, channels)
-        counts, means, variances = torch.split(gathered(torch.cat([count, mean, variance])), [1, channels, channels], 1)
-        whole = counts.sum()
-        mean = (counts * means).sum(0) / whole
-        # Of each rank's values around its own mean, and of the means around the mean of all.
-        variance = (counts * (variances + (means - mean).square())).sum(0) / whole
-        if self.running_mean is not None and self.running_var is not None:
-            self._track(mean.detach(), (variance * whole / (whole - 1)).detach())
-        y: Tensor = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
-        if self.weight is not None:
-            y = y * self.weight.view(shape) + self.bias.view(shape)
-        return y.to(given.dtype)
+    def _normalise(self, x: Tensor) -> Tensor:
+        y: Tensor
+        y, mean, variance, count = Normalise.apply(x, self.weight, self.bias, self.eps)
+        if self.running_mean is not None:
+            self._track(mean, variance * count / (count - 1))
+        return y
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
         assert self.running_mean is not None
