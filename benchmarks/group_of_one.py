@@ -32,7 +32,12 @@ NAMES = ("plain", "group of one")
 def main() -> None:
     flags = read_flags()
     if flags.take_part:
-        return take_part(flags)
+        take_part(flags)
+    else:
+        compare(flags)
+
+
+def compare(flags: argparse.Namespace) -> None:
     both = [Partner(name) for name in NAMES]
     for name, partner in zip(NAMES, both, strict=True):
         print(f"{name}: {flags.warm} steps to begin with took {partner.answer():.0f} s", flush=True)

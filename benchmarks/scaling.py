@@ -38,9 +38,7 @@ PRICE = 3.0  # dollars for an hour of one GPU; put yours in
 NODE = 8  # GPUs of a node
 NVLINK = 450e9  # bytes a second, each way, from a GPU to the others of its node
 LATENCY = 20e-6  # seconds of a collective within a node, and once more for every doubling of the nodes
-BUCKET = (
-    25 * 2**20
-)  # bytes of gradients that DDP sends at a time; the last of them finds no backward pass to hide behind
+BUCKET = 25 * 2**20  # bytes of gradients that DDP sends at a time; behind the last no backward pass is left to hide
 FLOAT = 4  # bytes
 
 

@@ -12,7 +12,7 @@ from pictures import TINY, paint, pretrain_a_little
 from PIL import Image
 
 import fastmoco
-from fastmoco import assess, bench, cli
+from fastmoco import assess, cli, distributed, launch, parts
 from fastmoco.album import middle
 from fastmoco.augment import normalise
 from fastmoco.bench import Terms
@@ -414,8 +414,47 @@ def test_a_row_of_20_epochs_has_its_own_linear_protocol(run, images, tmp_path):
     assert "Linear(epochs=10, lr=" in records()[-1]["settings"]
 
 
+def test_devices_are_as_many_processes_with_the_same_flags(run, images, monkeypatch):
+    begun = []
+
+    def note(devices, verb, given, flags):
+        begun.append((devices, verb, given, launch.spell(flags)))
+        Path("results.json").write_text('[{"results": {"a": 1.0}}, {"results": {"linear/top1": 50.0}}]')
+
+    monkeypatch.setattr(launch, "launch", note)
+    terms = Terms(device="cpu", devices=3, recalibrate=True, crop=0.5)
+    found = assess.linear(run, images, cached=True, lr=0.5, out="results.json", terms=terms)
+    assert found == {"linear/top1": 50.0}
+    ((devices, verb, given, words),) = begun
+    assert (devices, verb, given) == (3, "evaluate linear", [str(run), str(images)])
+    wanted = "--cached --preset suited --lr 0.5 --out results.json --branch online --recalibrate --crop 0.5 --seed 0"
+    assert " ".join(words) == f"{wanted} --device cpu --precision auto"
+
+
+@pytest.mark.parametrize(("devices", "words"), [(0, "--devices 0: use 1 or more"), (-2, "--devices -2: use 1 or more")])
+def test_fewer_devices_than_one_are_refused(devices, words, run, images):
+    with pytest.raises(ValueError, match=words):
+        evaluate("knn", run, images, terms=Terms(device="cpu", devices=devices))
+
+
+@pytest.mark.parametrize(("place", "words"), [(0, "RUN, or its size"), (1, "the images of IMAGES")])
+def test_files_that_differ_between_ranks_are_refused(place, words, run, images, monkeypatch):
+    asked = []
+
+    def tell(find):
+        asked.append(find())
+        return "something else" if len(asked) == place + 1 else asked[-1]
+
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "tell", tell)
+    words = words.replace("RUN", str(run)).replace("IMAGES", str(images))
+    with pytest.raises(ValueError, match=f"{words}.* are others here than for rank 0; give all ranks the same"):
+        evaluate("knn", run, images)
+    assert not Path("results.json").exists()
+
+
 def test_labelled_images_may_be_others_than_those_to_learn_from(images):
     pixels = np.zeros((4, 8, 8, 3), np.uint8)
     labelled = Pixels(pixels, array("q", [0, 1, 0, 1]), ("a", "b"), "labelled")
     source = Source(Pixels(pixels, None, (), "train"), labelled, labelled, "words")
-    assert bench.split(source, "data") == (labelled, labelled, "words")
+    assert parts.split(source, "data") == (labelled, labelled, "words")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_imports import ARROW
+from torch.distributed.run import get_args_parser
 
 from fastmoco import contrast, images, steps
 from fastmoco.bench import Terms
@@ -85,7 +86,8 @@ def test_every_number_of_a_run_is_explained():
 def test_every_flag_named_in_a_document_exists(file):
     flags = {name for verb in VERBS.values() for name in inspect.signature(verb).parameters}
     known = {name.replace("_", "-") for name in flags | {field.name for field in fields(Terms)}}
-    assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", file.read_text())) <= known | {"help"}
+    launcher = {name.removeprefix("--") for action in get_args_parser()._actions for name in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", file.read_text())) <= known | launcher | {"help"}
 
 
 def test_every_command_is_in_the_readme():

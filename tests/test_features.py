@@ -3,14 +3,16 @@ import torch
 from pictures import paint
 from PIL import Image
 from torch import nn
+from torch.optim.swa_utils import update_bn
 from torchvision.transforms import v2 as transforms
 
-from fastmoco import encoder
+from fastmoco import distributed, encoder
 from fastmoco.album import middle
 from fastmoco.augment import normalise
 from fastmoco.data import find
 from fastmoco.evaluate import features
-from fastmoco.evaluate.features import Frame, Gallery, embedded, extract, recalibrate
+from fastmoco.evaluate.features import Frame, Gallery, embedded, extract, recalibrate, remembered
+from fastmoco.evaluate.progress import Progress
 
 CPU = torch.device("cpu")
 
@@ -49,6 +51,19 @@ def test_a_gallery_shows_every_image_in_order_and_reads_it_once(images, monkeypa
     assert pixels.equal(torch.stack([middle(images.read(place), 16) for place in range(30)]))
     monkeypatch.setattr(features, "collect", None)
     assert all(ours[1].equal(theirs[1]) for ours, theirs in zip(gallery, first, strict=True))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks_show_the_blocks_of_one_each_its_own(images, monkeypatch, ranks):
+    monkeypatch.setattr(features, "BLOCK", 8)
+    whole = list(Gallery(images, Frame(16), threads=1))
+    monkeypatch.setattr(distributed, "world", lambda: ranks)
+    shown = []
+    for rank in range(ranks):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        shown += Gallery(images, Frame(16), threads=1)
+    assert [places for places, _ in shown] == [places for places, _ in whole]
+    assert all(ours.equal(theirs) for (_, ours), (_, theirs) in zip(shown, whole, strict=True))
 
 
 def test_what_does_not_fit_into_memory_is_read_again(images, monkeypatch):
@@ -102,6 +117,25 @@ def test_embeddings_are_extracted_once_for_the_same_weights_images_and_pixels(ne
     assert embedded(net, Gallery(more, Frame(16), 1), CPU, "").x.shape == (33, first.x.shape[1])
 
 
+def test_what_one_rank_has_not_kept_all_make_anew(monkeypatch):
+    made = []
+
+    def make():
+        made.append(len(made))
+        return {"x": torch.tensor(made)}
+
+    assert remembered(make, "a")["x"].equal(remembered(make, "a")["x"])
+    assert made == [0]
+    monkeypatch.setattr(features, "agree", lambda mine: [mine, True])
+    assert remembered(make, "a")["x"].tolist() == [0, 1]
+
+
+def test_what_is_made_is_kept_by_one_rank(monkeypatch, tmp_path):
+    monkeypatch.setattr(features, "leads", lambda: False)
+    remembered(lambda: {"x": torch.zeros(1)}, "a")
+    assert not (tmp_path / "store").exists()
+
+
 def test_weights_that_have_diverged_are_refused(net, images):
     with torch.no_grad():
         next(net.parameters()).fill_(torch.nan)
@@ -124,8 +158,39 @@ def test_recalibrated_statistics_are_those_of_whole_images(images):
     assert made.net.bn1.momentum == 0.1
 
 
+def test_recalibrated_statistics_are_the_mean_over_blocks(images, monkeypatch):
+    monkeypatch.setattr(features, "BLOCK", 8)
+    torch.manual_seed(0)
+    ours, theirs = encoder.build("timm/test_resnet").eval(), encoder.build("timm/test_resnet").eval()
+    theirs.load_state_dict(ours.state_dict())
+    gallery = Gallery(images, Frame(16), threads=1)
+    recalibrate(ours, gallery, CPU)
+    update_bn([normalise(pixels / 255) for _, pixels in gallery], theirs)
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_images_of_which_none_can_be_read_do_not_recalibrate(net, tmp_path):
+    folder = paint(tmp_path / "some", 3)
+    for file in folder.iterdir():
+        file.write_text("no image")
+    with pytest.raises(ValueError, match=r"--recalibrate: no two images near .*000.png can be read"):
+        recalibrate(net, Gallery(find(str(folder)).train, Frame(16), threads=1), CPU)
+
+
 def test_an_encoder_without_batch_norm_cannot_be_recalibrated(images):
     made = encoder.build("timm/test_vit")
     assert not any(isinstance(module, nn.BatchNorm2d) for module in made.modules())
     with pytest.raises(ValueError, match="--recalibrate: this encoder has no batch norm"):
         recalibrate(made, Gallery(images, Frame(16), 1), CPU)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_one_rank_tells_how_far_it_is(monkeypatch, capsys, leads):
+    monkeypatch.setattr("fastmoco.evaluate.progress.leads", lambda: leads)
+    monkeypatch.setattr("fastmoco.evaluate.progress.SELDOM", 0.0)
+    with Progress("embedding", 10) as progress:
+        progress.add(5)
+        progress.say("stopped")
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == (2 if leads else 0)

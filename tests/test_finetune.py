@@ -3,7 +3,7 @@ import torch
 from pictures import paint_subject
 
 from fastmoco import encoder
-from fastmoco.evaluate import finetune
+from fastmoco.evaluate import finetune, subject
 from fastmoco.evaluate.fit import Classifier
 from fastmoco.protocols import Finetune
 
@@ -79,3 +79,12 @@ def test_colours_are_told_apart_after_some_steps(tmp_path):
     answers = dict(finetune.evaluate(subject, Finetune(epochs=10, steps=0, batch=20, lr=0.01)))
     assert answers["finetune/top1"] > 90
     assert all(value.equal(before[name]) for name, value in subject.encoder.state_dict().items())
+
+
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (4, 4), (12, 12), (13, 1)])
+def test_ranks_share_a_batch_unless_it_has_too_few_images_for_them(tmp_path, monkeypatch, ranks, parts):
+    judged = paint_subject(tmp_path / "images", 30)
+    monkeypatch.setattr(subject, "world", lambda: ranks)
+    pictures = judged.pictures(finetune.course(Finetune(batch=12), 30))
+    assert (pictures.draws.world, len(pictures.draws.index(0))) == (parts, 12 // parts)
+    assert repr(pictures.draws) == repr(judged.draws(finetune.course(Finetune(batch=12), 30)))

@@ -13,7 +13,8 @@ from fastmoco.data import find
 from fastmoco.draws import Draws
 from fastmoco.evaluate import fit as module
 from fastmoco.evaluate.features import Features
-from fastmoco.evaluate.fit import NOT_ASKED, Classifier, Course, Embeddings, Pictures, cosine, draws, fit
+from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings, Encoded, Pictures
+from fastmoco.evaluate.fit import Classifier, Course, cosine, draws, fit
 from fastmoco.randomness import order
 
 CPU = torch.device("cpu")
@@ -121,6 +122,31 @@ def test_the_label_of_an_image_that_cannot_be_read_is_not_asked(tmp_path):
         assert x.shape == (8, 3, 16, 16)
         for place, label in zip(feed.draws.index(step).tolist(), labels.tolist(), strict=True):
             assert label == (NOT_ASKED if place == 3 else images.labels[place])
+
+
+def test_ranks_that_take_turns_take_all_batches(tmp_path):
+    images = find(str(paint(tmp_path / "some", 12, classes=2))).train
+    feed = Pictures(images, draws(COURSE, 12, seed=0, size=16), CPU, workers=0)
+    whole = list(feed.since(0))
+    for world in (2, 4, 11):  # of six steps
+        for rank in range(world):
+            for (x, labels), (other, asked) in zip(feed.since(rank, world), whole[rank::world], strict=True):
+                assert x.equal(other)
+                assert labels.equal(asked)
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_what_is_encoded_are_the_embeddings_of_the_pictures(tmp_path, step):
+    images = find(str(paint(tmp_path / "some", 12, classes=2))).train
+    torch.manual_seed(0)
+    made, plan = encoder.build("timm/test_resnet").eval(), draws(COURSE, 12, seed=0, size=16)
+    found = list(Encoded(made, images, plan, CPU, workers=0, bf16=False).since(step))
+    shown = list(Pictures(images, plan, CPU, workers=0).since(step))
+    assert len(found) == len(shown) == 6 - step
+    for (x, labels), (views, asked) in zip(found, shown, strict=True):
+        assert x.equal(made(views).detach())
+        assert not x.requires_grad
+        assert labels.equal(asked)
 
 
 class Stopping(Embeddings):

@@ -10,9 +10,9 @@ import fastmoco
 
 ROOT = Path(fastmoco.__file__).parent
 ARROW = [
-    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "meter", "shards", "flags"},
-    {"patches", "encoder", "heads", "support", "journal", "shapes"},
-    {"branch", "merge", "weights", "images", "detectron"},
+    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "shards", "flags"},
+    {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "launch"},
+    {"branch", "merge", "weights", "images", "detectron", "spread"},
     {"steps", "folders", "parts", "foreign"},
     {"target", "contrast", "pairs", "optim", "protocols", "named"},
     {"recipe", "health", "data"},
@@ -31,6 +31,7 @@ ARROW = [
 INSIDE = [  # evaluate/
     {"scores", "progress"},
     {"features"},
+    {"feeds"},
     {"fit"},
     {"subject", "probe"},
     {"knn", "linear", "semi", "finetune"},

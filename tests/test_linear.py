@@ -11,7 +11,8 @@ from fastmoco import encoder
 from fastmoco.data import find
 from fastmoco.evaluate import linear
 from fastmoco.evaluate.features import Features
-from fastmoco.evaluate.fit import Classifier, Embeddings, draws, fit
+from fastmoco.evaluate.feeds import Embeddings
+from fastmoco.evaluate.fit import Classifier, draws, fit
 from fastmoco.protocols import Linear, linear_20, linear_100
 
 CPU = torch.device("cpu")

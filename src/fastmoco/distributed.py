@@ -84,6 +84,7 @@ def joined() -> Iterator[None]:
         raise
     except (ValueError, OSError, FloatingPointError) as error:
         if not _first():
+            time.sleep(1)  # a launcher ends all as soon as one has ended, and the first has still to tell it
             raise SystemExit(1 if isinstance(error, ConnectionError) else 2) from None
         raise
     dist.destroy_process_group()

@@ -51,8 +51,8 @@ class Loader(Protocol):
 
     words: str  # for people: which way, and why
 
-    def since(self, step: int) -> Generator[Batch, None, None]:
-        """To be closed, which ends what it has started."""
+    def since(self, step: int, every: int = 1) -> Generator[Batch, None, None]:
+        """To be closed, which ends what it has started. Of the steps only each so manieth, if there are others."""
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]: ...
 
@@ -88,7 +88,7 @@ class Stream:
         self.finish = _compiled(finish, compile)
         self.words = f"stream: files are read by {workers} workers" if workers else "stream: files are read in turn"
 
-    def since(self, step: int) -> Generator[Batch, None, None]:
+    def since(self, step: int, every: int = 1) -> Generator[Batch, None, None]:
         with warnings.catch_warnings():
             # Someone who asks for more workers than there are cores has a reason, such as a slow disk.
             warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -96,7 +96,7 @@ class Stream:
                 DataLoader(
                     self.cuts,
                     batch_size=None,
-                    sampler=range(step, self.cuts.draws.steps),
+                    sampler=range(step, self.cuts.draws.steps, every),
                     num_workers=self.workers,
                     pin_memory=self.device.type == "cuda",
                     worker_init_fn=keep_working,
@@ -128,8 +128,8 @@ class Resident:
         self.finish = _compiled(cut_and_finish, compile)
         self.words = f"resident: the whole set is on the device, {self.pixels.nbytes / 2**20:,.0f} MiB"
 
-    def since(self, step: int) -> Generator[Batch, None, None]:
-        batches = map(self._draw, range(step, self.draws.steps))
+    def since(self, step: int, every: int = 1) -> Generator[Batch, None, None]:
+        batches = map(self._draw, range(step, self.draws.steps, every))
         # On a CPU, threads that draw would only take its cores from the networks.
         yield from ahead(batches) if self.device.type == "cuda" else batches
 

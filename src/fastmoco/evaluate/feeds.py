@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -41,8 +40,8 @@ class Pictures:
         self.loader = choose(images, draws, device, way="auto", workers=workers, compile=False)
         self.bad: dict[int, str] = {}  # those that could not be read, and why
 
-    def since(self, step: int) -> Generator[Example, None, None]:
-        with closing(self.loader.since(step)) as batches:
+    def since(self, step: int, every: int = 1) -> Generator[Example, None, None]:
+        with closing(self.loader.since(step, every)) as batches:
             for batch in batches:
                 labels = self.labels[batch.index]
                 self.bad |= batch.bad
@@ -50,22 +49,6 @@ class Pictures:
                     labels[torch.isin(batch.index, torch.tensor(list(batch.bad)))] = NOT_ASKED
                 views = self.loader.views(batch)[0][0]
                 yield views.contiguous(memory_format=torch.channels_last), labels.to(self.device, non_blocking=True)
-
-
-@dataclass(frozen=True)
-class Turns(Draws):
-    """The steps at which it is this rank's turn, one of `world`, with their whole batches."""
-
-    @property
-    def steps(self) -> int:
-        return len(range(self.rank, self.per_epoch * self.epochs, self.world))
-
-    def index(self, step: int) -> Int64[Tensor, " b"]:
-        whole = Draws(self.views, self.batch, self.epochs, self.seed, self.images, self.fill)
-        return whole.index(self.rank + step * self.world)
-
-    def _keys(self, step: int, index: Int64[Tensor, " n"], use: int) -> Int64[Tensor, "crops n"]:
-        return super()._keys(self.rank + step * self.world, index, use)
 
 
 class Encoded:
@@ -81,8 +64,7 @@ class Encoded:
         self.draws = draws
         self.encoder = encoder
         self.bf16 = bf16
-        mine = Turns(draws.views, draws.batch, draws.epochs, draws.seed, draws.images, draws.fill, rank(), world())
-        self.pictures = Pictures(images, mine, device, workers)
+        self.pictures = Pictures(images, draws, device, workers)
 
     @property
     def bad(self) -> dict[int, str]:
@@ -90,9 +72,9 @@ class Encoded:
         return self.pictures.bad
 
     def since(self, step: int) -> Generator[Example, None, None]:
-        with closing(self.pictures.since(-((rank() - step) // world()))) as mine:
-            for first in range(step - step % world(), self.draws.steps, world()):  # of those who take turns
-                x, labels = self._encode(next(mine) if step <= first + rank() < self.draws.steps else None)
+        with closing(self.pictures.since(step + rank(), world())) as mine:
+            for first in range(step, self.draws.steps, world()):  # of those who take turns
+                x, labels = self._encode(next(mine) if first + rank() < self.draws.steps else None)
                 yield from zip(*(torch.split(each, self.draws.batch) for each in (x, labels)), strict=True)
 
     @torch.no_grad()

@@ -1,0 +1,181 @@
+"""Evaluations by two processes, as torchrun starts them, against the same by one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import evaluating
+import numpy as np
+import pytest
+import torch
+from evaluating import AFTER, COMMANDS, STOPPED
+from pictures import paint, pretrain_a_little
+
+from fastmoco.evaluate import features, fit
+
+ROOT = Path(__file__).parent.parent
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+SAME = ("knn", "recalibrated", "linear", "cached", "tuned")  # to the last bit
+
+
+def start(*words, store):
+    """Python in a process of its own, from the beginning to the end of which no more than a minute passes."""
+    places = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "FASTMOCO_DATA": str(store)}
+    return subprocess.run(
+        [sys.executable, *map(str, words)], env={**os.environ, **places}, capture_output=True, text=True, timeout=100
+    )
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Numbers that do not divide, of classes some of which look alike; in each part one image cannot be read."""
+    folder = tmp_path_factory.mktemp("images")
+    for part, count in (("train", 301), ("val", 263)):
+        paint(folder / part, count, classes=8)
+        (folder / part / "class-5" / "101.png").write_text("no image")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(images, tmp_path_factory):
+    return pretrain_a_little(images, tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def one(images, run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTMOCO_DATA", str(folder / "store"))
+        patch.setattr(sys, "argv", sys.argv)
+        evaluating.evaluate_all(images, run, folder, patch.setattr)
+        assert evaluating.evaluate(images, run, folder, STOPPED, "stopped.json") == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(images, run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    ended = start(*TORCHRUN, ROOT / "tests" / "evaluating.py", images, run, folder, store=folder / "store")
+    (folder / "said").write_text(ended.stdout)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def records(folder, name="results.json"):
+    return json.loads((folder / name).read_text())
+
+
+def results(folder, name):
+    return records(folder)[list(COMMANDS).index(name)]["results"]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_a_frozen_encoder_is_worth_is_the_same_number(name, one, two):
+    found = results(one, name)
+    assert results(two, name) == found
+    if name != "tuned":
+        assert any(0 < value < 100 for value in found.values()), "too easy or too hard to tell anything"
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_heads_have_the_same_bits(name, one, two):
+    ours, theirs = (torch.load(folder / f"{name}.pt") for folder in (two, one))
+    assert len(ours) == len(theirs) == {"linear": 1, "cached": 1, "tuned": 6}.get(name, 0)
+    for number, state in theirs.items():
+        assert all(ours[number][key].equal(value) for key, value in state.items())
+
+
+def test_embeddings_that_are_kept_have_the_same_bits(one, two):
+    ours, theirs = ({file.name: file for file in (folder / "store/features").iterdir()} for folder in (two, one))
+    assert ours.keys() == theirs.keys()
+    assert len(ours) > 5
+    assert all(ours[name].read_bytes() == file.read_bytes() for name, file in theirs.items())
+    ours, theirs = (dict(np.load(folder / "features.npz")) for folder in (two, one))
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], column) for name, column in theirs.items())
+    assert len(theirs["path"]) == 301 + 263 - 2
+
+
+def test_recalibrated_weights_have_the_same_bits(one, two):
+    digests = [records(folder)[1]["digest"] for folder in (one, two)]
+    assert digests[0] == digests[1] != records(one)[0]["digest"]
+
+
+@pytest.mark.parametrize("name", ["semi", "finetune"])
+def test_an_encoder_that_learns_ends_with_the_same_weights_and_statistics(name, one, two):
+    (ours,), (theirs,) = (torch.load(folder / f"{name}.pt").values() for folder in (two, one))
+    assert list(ours) == list(theirs)
+    assert any("running_var" in key for key in theirs)
+    for key, value in theirs.items():
+        torch.testing.assert_close(ours[key], value, rtol=1e-3, atol=2e-4, msg=lambda text, key=key: f"{key}: {text}")
+    for key, value in results(one, name).items():
+        assert results(two, name)[key] == pytest.approx(value, abs=100 / 262 + 0.01)  # one image
+
+
+def test_the_gain_is_the_same(one, two):
+    ours, theirs = results(two, "gain"), results(one, "gain")
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        assert ours[name] == (value if "linear" in name else pytest.approx(value, abs=200 / 262))
+    assert len((two / "gain.jsonl").read_text().splitlines()) == len(theirs) == 4
+    assert list(two.glob("gain-*.png"))
+
+
+def test_the_judge_of_a_training_answers_the_same_and_every_rank_may_halt_it_as_often(one, two):
+    ours, theirs = (torch.load(folder / "judge.pt") for folder in (two, one))
+    assert ours == theirs
+    assert all(0 < value < 100 for answer in theirs for value in answer.values())
+
+
+def test_one_rank_speaks_and_writes(one, two):
+    ours, theirs = records(two), records(one)
+    assert [record["evaluation"] for record in ours] == [record["evaluation"] for record in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine["processes"], other["processes"]) == (2, 1)
+        assert (mine["train"], mine["test"]) == (other["train"], other["test"])
+        assert mine["settings"] == other["settings"]
+    said = (two / "said").read_text()
+    assert said.count("added to ") == len(COMMANDS)
+    assert said.count("embeddings of 96 numbers are in ") == 1
+    assert said.count("on 2 x cpu") == len(COMMANDS) + 2  # one was stopped, one is no evaluation
+    assert said.count("are left out: ") == len(ours)
+
+
+def test_a_fit_that_two_have_begun_one_goes_on_with(images, run, one, two, monkeypatch):
+    monkeypatch.setenv("FASTMOCO_DATA", str(two / "store"))
+    monkeypatch.setattr(features, "BLOCK", 64)
+    assert not (two / "stopped.json").exists()
+    (kept,) = (two / "store" / "unfinished").iterdir()
+    begun, resume = [], fit._resume
+    monkeypatch.setattr(fit, "_resume", lambda *given: begun.append(resume(*given)) or begun[0])
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    assert evaluating.evaluate(images, run, two, STOPPED, "stopped.json") == 0
+    assert begun == [AFTER]
+    assert records(two, "stopped.json")[0]["results"] == records(one, "stopped.json")[0]["results"]
+    assert not kept.exists()
+
+
+def test_a_mistake_of_all_is_one_line(run, tmp_path):
+    words = ("-m", "fastmoco", "evaluate", "knn", run, "absent", "--out", tmp_path / "a.json")
+    ended = start(*TORCHRUN, *words, store=tmp_path)
+    told = [line for line in ended.stderr.splitlines() if line.startswith("fastmoco: ")]
+    assert ended.returncode != 0
+    assert len(told) == 1
+    assert "no such folder, list or set 'absent'" in told[0]
+    assert ended.stdout == ""
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_devices_are_processes_that_find_the_same(images, run, one, tmp_path):
+    script = (
+        "import sys; from fastmoco.assess import knn; from fastmoco.bench import Terms\n"
+        "print(knn(*sys.argv[1:3], out=sys.argv[3], terms=Terms(device='cpu', workers=1, devices=2)))"
+    )
+    ended = start("-c", script, run, images, tmp_path / "a.json", store=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    (record,) = records(tmp_path, "a.json")
+    assert record["processes"] == 2
+    assert record["results"] == results(one, "knn")
+    assert ended.stdout.splitlines()[-1] == str(record["results"])
