@@ -1,5 +1,6 @@
 """Two and four processes against one: each has a part of the batch, and all is as if it were joined."""
 
+import copy
 import os
 import time
 from dataclasses import replace
@@ -149,6 +150,10 @@ def collectives(rank, world):
     synchronise(norm, torch.device("cpu"))
     y = norm(x)
     (y * torch.arange(y.numel()).view_as(y)).sum().backward()
+    compiled, given = copy.deepcopy(norm), x.detach().clone().requires_grad_()
+    compiled.compile(fullgraph=True, backend="aot_eager", dynamic=False)
+    z = compiled(given)
+    (z * torch.arange(z.numel()).view_as(z)).sum().backward()
     rows = torch.arange(6.0).view(3, 2) + 10 * rank
     places = torch.randperm(3 * world, generator=torch.Generator().manual_seed(5))
     moved = rows.clone().requires_grad_()
@@ -160,6 +165,7 @@ def collectives(rank, world):
         "gradient": x.grad,
         "weight": norm[0].weight.grad,
         "bias": norm[0].bias.grad,
+        "compiled": [z.detach(), given.grad],
         "running": [norm[0].running_mean, norm[0].running_var, norm[0].num_batches_tracked],
         "eval": norm.eval()(x.detach()).detach(),
         "keys": list(norm.state_dict()),
@@ -213,6 +219,8 @@ def test_batch_norm_is_plain_batch_norm_of_the_joined_batch(found):
     torch.testing.assert_close(sum(each["bias"] for each in ranks), norm.bias.grad)
     for each in ranks:
         torch.testing.assert_close(each["running"], [norm.running_mean, norm.running_var, norm.num_batches_tracked])
+        assert torch.allclose(each["compiled"][0], each["y"])
+        assert torch.allclose(each["compiled"][1], each["gradient"])
         assert each["keys"] == [f"0.{key}" for key in norm.state_dict()]
     torch.testing.assert_close(torch.cat([each["eval"] for each in ranks]), norm.eval()(x))
 

@@ -259,15 +259,18 @@ def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.Reduc
     return x
 
 
+# In a way that torch.compile can follow.
+
+
 def gathered(x: Float[Tensor, " *shape"]) -> Float[Tensor, " ranks *shape"]:
-    """What each rank has, of the same shape; in a way that torch.compile can follow."""
+    """What each rank has, of the same shape."""
     everyone = x.new_empty(dist.get_world_size(), *x.shape)
     dist.all_gather_into_tensor(everyone, x[None].contiguous())
     return everyone
 
 
 def summed(x: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
-    """Added up over all ranks; in a way that torch.compile can follow."""
+    """Added up over all ranks."""
     x = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(x)
     return x

@@ -32,50 +32,60 @@ def synchronise(module: nn.Module, device: torch.device, compile: bool = False) 
 
 
 class Normalise(torch.autograd.Function):
-    """By mean and variance over all ranks, which may have different numbers of images; in float32 at least.
+    """(x - mean) * scale * weight + bias, where mean and scale are those of x on all ranks.
 
     The gradient is written out, so that no more is kept for it than a plain batch norm keeps.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        x, channels, dims, shape = _spread(given)
-        count = x.new_full((1,), x.numel() / channels)
-        variance, mean = torch.var_mean(x, dims, correction=0) if len(x) else x.new_zeros(2, channels)
-        ranks = gathered(torch.cat([count, mean, variance]))
-        counts, means, variances = torch.split(ranks, [1, channels, channels], dim=1)
-        whole = counts.sum()
-        mean = (counts * means).sum(0) / whole
-        # Of each rank's values around its own mean, and of the means around the mean of all.
-        variance = (counts * (variances + (means - mean).square())).sum(0) / whole
-        scale = (variance + eps).rsqrt()
-        ctx.save_for_backward(given, weight, mean, scale, whole)
-        ctx.mark_non_differentiable(mean, variance, whole)
+        ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, scale: Tensor, count: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(given, weight, mean, scale, count)
+        x, _, _, shape = _spread(given)
         y = (x - mean.view(shape)) * scale.view(shape)
         if weight is not None and bias is not None:
             y = y * weight.view(shape) + bias.view(shape)
-        return y.to(given.dtype), mean, variance, whole
+        return _as(y, given)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        given, weight, mean, scale, whole = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
+        given, weight, mean, scale, count = ctx.saved_tensors
         x, channels, dims, shape = _spread(given)
-        gradient = gradients[0].to(x.dtype)
+        gradient = gradient.to(x.dtype)
         x = (x - mean.view(shape)) * scale.view(shape)
-        sums = torch.cat([gradient.sum(dims), (gradient * x).sum(dims)])
-        along, across = torch.split(summed(sums) / whole, channels)
+        for_bias, for_weight = gradient.sum(dims), (gradient * x).sum(dims)
+        along, across = torch.split(summed(torch.cat([for_bias, for_weight])) / count, channels)
         factor = scale if weight is None else scale * weight
         back = (gradient - along.view(shape) - x * across.view(shape)) * factor.view(shape)
-        ours = (None, None) if weight is None else (sums[channels:], sums[:channels])
-        return back.to(given.dtype), *ours, None
+        if weight is None:
+            return _as(back, given), None, None, None, None, None
+        return _as(back, given), for_weight, for_bias, None, None, None
+
+
+@torch.no_grad()
+def measure(given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of each channel, and of how many values; ranks may have different numbers of images."""
+    x, channels, dims, _ = _spread(given)
+    count = x.new_full((1,), x.numel() / channels)
+    variance, mean = torch.var_mean(x, dims, correction=0) if len(x) else x.new_zeros(2, channels)
+    ranks = gathered(torch.cat([count, mean, variance]))
+    counts, means, variances = torch.split(ranks, [1, channels, channels], dim=1)
+    whole = counts.sum()
+    mean = (counts * means).sum(0) / whole
+    # Of each rank's values around its own mean, and of the means around the mean of all.
+    return mean, (counts * (variances + (means - mean).square())).sum(0) / whole, whole
 
 
 def _spread(given: Tensor) -> tuple[Tensor, int, list[int], tuple[int, ...]]:
     """Values precise enough to be added up, their channels, over what those are averaged, and the shape of one each."""
     x = given.to(torch.promote_types(given.dtype, torch.float32))
     return x, x.shape[1], [0, *range(2, x.dim())], (1, -1, *(1,) * (x.dim() - 2))
+
+
+def _as(x: Tensor, given: Tensor) -> Tensor:
+    """Of the same type; a conversion to what it is already makes torch 2.11 lose the gradient when it compiles."""
+    return x if x.dtype == given.dtype else x.to(given.dtype)
 
 
 class BatchNorm(_BatchNorm):
@@ -98,10 +108,10 @@ class BatchNorm(_BatchNorm):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
     def _normalise(self, x: Tensor) -> Tensor:
-        y: Tensor
-        y, mean, variance, count = Normalise.apply(x, self.weight, self.bias, self.eps)
+        mean, variance, count = measure(x)
         if self.running_mean is not None:
             self._track(mean, variance * count / (count - 1))
+        y: Tensor = Normalise.apply(x, self.weight, self.bias, mean, (variance + self.eps).rsqrt(), count)
         return y
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
