@@ -19,7 +19,6 @@ from fastmoco import methods
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import group_of_one  # noqa: E402
 import rates  # noqa: E402
 import scaling  # noqa: E402
 

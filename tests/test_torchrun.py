@@ -168,12 +168,11 @@ def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
     no_orphans(tmp_path)
 
 
-def test_devices_start_again_after_a_kill_and_not_after_a_mistake(images, script, alone, tmp_path):
+def test_devices_start_again_after_a_kill(images, alone, tmp_path):
     command = [sys.executable, "-m", "fastmoco", *flags(images, tmp_path / "run"), "--devices", "2"]
     process = start(command, tmp_path)
     wait_for(lambda: len(trace(tmp_path / "run")) > 4 if (tmp_path / "run" / "metrics.jsonl").exists() else False)
-    victims = [pid for pid in orphans(tmp_path) if int(pid) != process.pid]
-    os.kill(int(max(victims, key=int)), signal.SIGKILL)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
     said = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 0, said
     assert said.count("was ended by SIGKILL; starting again") == 1
@@ -181,6 +180,19 @@ def test_devices_start_again_after_a_kill_and_not_after_a_mistake(images, script
     assert "Traceback" not in said
     close(trace(tmp_path / "run"), trace(alone / "run"))
     no_orphans(tmp_path)
+
+
+def children(pid):
+    """Those that a launcher has started: the ranks."""
+    found = [path.parent for path in Path("/proc").glob("[0-9]*/stat")]
+    return sorted(int(path.name) for path in found if parent(path) == pid)
+
+
+def parent(path):
+    try:
+        return int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has just ended
+        return None
 
 
 def wait_for(condition, seconds=90):
@@ -202,7 +214,11 @@ def test_any_number_of_ranks_goes_on_where_another_stopped(images, script, alone
 
 
 def test_a_mistake_is_one_line(images, tmp_path):
-    """Of all ranks, and of one that cannot see what the others see."""
+    """Of all ranks, and of one that cannot see what the others see; and --devices does not try it again."""
+    words = [sys.executable, "-m", "fastmoco", *flags(tmp_path / "nothing", tmp_path / "run"), "--devices", "2"]
+    said = finish(words, tmp_path, code=2)
+    assert said.startswith(f"fastmoco: no such folder, list or set '{tmp_path / 'nothing'}'")
+    assert said.count("\n") == 1
     said = finish([*ranks(2), "-m", "fastmoco", *flags(images, tmp_path / "run"), "--batch", "7"], tmp_path, code=1)
     told = [line for line in said.splitlines() if line.startswith("fastmoco:")]
     assert told == ["fastmoco: batch 7 does not divide among 2 processes; use --batch 6 or --batch 8"]
