@@ -86,8 +86,8 @@ fastmoco.pretrain("images", device="cpu", **options)
 
 
 FAIL = """
-def failing(self):
-    advance(self)
+def failing(self, batch):
+    advance(self, batch)
     if self.step == 3:
         {fault}
 train.Training._advance = failing

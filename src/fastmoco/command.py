@@ -69,7 +69,7 @@ def pretrain(
         size: pixels of a view; by default the recipe's.
         set: change any value of the recipe, such as optim.lr=0.15 or contrast.tau=0.2.
         seed: of the weights, the order of the images and their views.
-        devices: processes that share every batch, one for each GPU of this machine.
+        devices: so many GPUs of this machine, which share every batch.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if there is one.
         precision: of the networks; auto is bf16 where a GPU has it.
         compile: the networks and the augmentation, by torch.compile; auto is on with a GPU.

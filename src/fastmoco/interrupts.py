@@ -2,10 +2,7 @@
 
 import signal
 import threading
-import time
 from types import FrameType
-
-TWICE = 0.5  # seconds between two presses of Ctrl-C that are two
 
 
 class Interrupts:
@@ -17,7 +14,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
-        self._pressed: float | None = None  # when Ctrl-C was first
+        self._presses = 0  # of Ctrl-C
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -43,10 +40,7 @@ class Interrupts:
                     self._before[each] = signal.signal(each, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if number == signal.SIGINT:
-            # A launcher passes on what the terminal may have sent us already.
-            if self._pressed is not None and now - self._pressed > TWICE:
-                raise KeyboardInterrupt
-            self._pressed = self._pressed or now
+        self._presses += number == signal.SIGINT
+        if self._presses > 1:
+            raise KeyboardInterrupt
         self.asked = signal.Signals(number)
