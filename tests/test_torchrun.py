@@ -162,6 +162,7 @@ def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
     assert time.monotonic() - begun < 100, "it hung"
     close(trace(tmp_path / "run"), trace(alone / "run"))
     told = (tmp_path / "run" / "train.log").read_text()
+    assert told.count("another process of this run has ended") == 1
     assert told.count("resumed at step 6 of 16") == 1
     assert "restart 1 by torchrun, as a process had ended; resumed at step 6 of 16" in said
     assert "Traceback" not in said

@@ -73,11 +73,11 @@ def joined() -> Iterator[None]:
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    with _losses_told():
+    with losses_told():
         store, number, ranks = _meet()
         dist.init_process_group(backend, store=store, rank=number, world_size=ranks, timeout=PATIENCE)
     try:
-        with _losses_told():
+        with losses_told():
             yield
     except KeyboardInterrupt:
         dist.destroy_process_group()
@@ -116,7 +116,8 @@ def _meet() -> tuple[PrefixStore, int, int]:
 
 
 @contextmanager
-def _losses_told() -> Iterator[None]:
+def losses_told() -> Iterator[None]:
+    """What torch says in many words when another rank has gone, as one error in one line."""
     try:
         yield
     except RuntimeError as error:

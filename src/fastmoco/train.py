@@ -64,7 +64,7 @@ class Training:
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
-        with closing(self.journal), self._noting_mistakes(), Interrupts() as interrupts:
+        with closing(self.journal), self._noting_mistakes(), distributed.losses_told(), Interrupts() as interrupts:
             for note in self.notes:
                 self.journal.say(note)
 
