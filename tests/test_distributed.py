@@ -4,6 +4,7 @@ import copy
 import os
 import time
 from dataclasses import replace
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def train(name):
 
 def process(rank, world, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    limit = timedelta(seconds=120)  # for any of them to wait
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world, timeout=limit)
     for name in RECIPES:
         torch.save(train(name), f"{folder}/{name}-{rank}.pt")
     torch.save(collectives(rank, world), f"{folder}/collectives-{rank}.pt")

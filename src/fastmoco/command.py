@@ -64,7 +64,7 @@ def pretrain(
         recipe: a row of `fastmoco recipes`, or your own file.py:name; by default a pocket row that suits the set.
         out: the run folder; by default runs/ and the names of the set and the recipe.
         epochs: passes over the set; by default the recipe's.
-        batch: images in a step; the learning rate changes in proportion, unless it is --set.
+        batch: images in a step, of all devices together; the learning rate changes in proportion, unless it is --set.
         encoder: resnet50, resnet18-small, timm/NAME, ...; by default the recipe's.
         size: pixels of a view; by default the recipe's.
         set: change any value of the recipe, such as optim.lr=0.15 or contrast.tau=0.2.
@@ -74,7 +74,7 @@ def pretrain(
         precision: of the networks; auto is bf16 where a GPU has it.
         compile: the networks and the augmentation, by torch.compile; auto is on with a GPU.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
-        workers: processes that read images; by default as many as there are cores, and two without a GPU.
+        workers: that read images, for each device; by default its part of the cores, and two without a GPU.
         log_every: steps from one line of numbers to the next.
         save_every: steps from one checkpoint to the next; the last and the one before are kept.
         keep_every: keep for good each checkpoint at a multiple of this many steps; 0 keeps none.
@@ -86,7 +86,7 @@ def pretrain(
 
     from fastmoco import data as sets
     from fastmoco import run as runs
-    from fastmoco.distributed import in_turn, joined, launched, leads, tell, together, world
+    from fastmoco.distributed import in_turn, joined, launched, leads, same, tell, together, world
     from fastmoco.images import fingerprint
     from fastmoco.launch import check, launch
     from fastmoco.memory import explained
@@ -105,6 +105,7 @@ def pretrain(
         launch(devices or 1, "pretrain", [data], {name: flags[name] for name in flags if name != "data"})
         return path
     with joined():
+        same({name: str(value) for name, value in given.items() if name not in ("device", "workers", "set")})
         with together():
             made = compose(row, flat(set), epochs, batch, encoder, size)
             runs.divide(made.batch, world())
@@ -115,10 +116,16 @@ def pretrain(
             source = sets.find(data, download)
         named = row if made == find(row).recipe else f"{row}, changed"
         about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
-        theirs = tell(lambda: about)
+        judged = [None if images is None else fingerprint(images) for images in (source.labelled, source.val)]
+        here = (made, (chosen.type, bf16, compiled), (about, judged))
+        theirs = tell(lambda: here)
         with together():
             _refuse(made, source, data)
-            if theirs != about:
+            if theirs[0] != made:
+                raise ValueError(f"{row} or --set is another recipe here than for rank 0; give all machines the same")
+            if theirs[1] != here[1]:
+                raise ValueError(f"{run.words} here is not what rank 0 has; give --device, --precision and --compile")
+            if theirs[2] != here[2]:
                 raise ValueError(f"{data} has other images here than for rank 0; give all the same")
         with ExitStack() as stack:
             with together():

@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -18,11 +18,14 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from fastmoco import __parent__
+
 T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=30)  # with a rank that reads a slow disk, or writes to one
 # How gloo says that a rank has gone; NCCL's errors have a type of their own.
-GONE = re.compile(r"gloo|Connection (closed|reset|refused) by peer|Socket Timeout|Broken pipe", re.IGNORECASE)
+GONE = re.compile(r"Connection (closed|reset) by peer|Broken pipe", re.IGNORECASE)
+LOST = 75  # the exit code of a rank that others have left: it may be tried again
 
 
 def grouped() -> bool:
@@ -65,17 +68,20 @@ def local_world() -> int:
 def joined() -> Iterator[None]:
     """The processes that torchrun has started, as one group; nothing happens in a process that is alone.
 
-    A mistake is told by the first rank that makes it, and the others end without a word. A rank that has gone shows in
-    what the others wait for, and ends them with a ConnectionError. A group that is there already is used as it is; it
-    must have gloo for what is on the CPU.
+    A mistake ends all ranks, and is for the first that makes it to tell: on the others it is marked as `told`. A rank
+    that has gone shows in what the others wait for, and ends them with a ConnectionError. A group that is there already
+    is used as it is; it must have gloo for what is on the CPU.
     """
     if not launched() or grouped():
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    with losses_told():
+    try:
         store, number, ranks = _meet()
         dist.init_process_group(backend, store=store, rank=number, world_size=ranks, timeout=PATIENCE)
+    except RuntimeError as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ConnectionError(f"the processes of this run cannot meet at {place}: {_brief(error)}") from None
     try:
         with losses_told():
             yield
@@ -83,9 +89,7 @@ def joined() -> Iterator[None]:
         dist.destroy_process_group()
         raise
     except (ValueError, OSError, FloatingPointError) as error:
-        if not _first():
-            time.sleep(1)  # a launcher ends all as soon as one has ended, and the first has still to tell it
-            raise SystemExit(1 if isinstance(error, ConnectionError) else 2) from None
+        error.told = not _first()  # type: ignore[union-attr]
         raise
     dist.destroy_process_group()
 
@@ -104,8 +108,10 @@ def _meet() -> tuple[PrefixStore, int, int]:
         name = store.get(f"fastmoco/name/{word}").decode()  # waits for it
         store.set(f"fastmoco/knows/{name}/{number}", "")
         return PrefixStore(name, store), number, ranks
-    waiting = set(range(1, ranks))
+    waiting, end = set(range(1, ranks)), time.monotonic() + PATIENCE.total_seconds()
     while waiting:
+        if time.monotonic() > end:
+            raise RuntimeError(f"rank {min(waiting)} has not come")
         for other in sorted(waiting):
             if store.check([f"fastmoco/asks/{other}"]):  # if this is of an earlier attempt, the next look finds ours
                 store.set(f"fastmoco/name/{store.get(f'fastmoco/asks/{other}').decode()}", word)
@@ -121,11 +127,18 @@ def losses_told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and not GONE.search(str(error)):
+        if GONE.search(str(error)):
+            reason = "another process of this run has ended"
+        elif isinstance(error, dist.DistError) or "gloo" in str(error):
+            reason = f"the processes of this run have lost each other ({_brief(error)})"
+        else:
             raise
-        raise ConnectionError(
-            "another process of this run has ended; started again, the run goes on from its last checkpoint"
-        ) from None
+        raise ConnectionError(f"{reason}; started again, the run goes on from its last checkpoint") from None
+
+
+def _brief(error: Exception) -> str:
+    """The first line of what torch says."""
+    return next(iter(str(error).splitlines()), "")[:160]
 
 
 def _first() -> bool:
@@ -153,7 +166,7 @@ def together() -> Iterator[None]:
     heard = agree(mistake)
     if heard is not None:
         number, words = next((number, words) for number, words in enumerate(heard) if words is not None)
-        raise ValueError(words if all(each == words for each in heard) else f"rank {number}: {words}")
+        raise ValueError(words if number == 0 else f"rank {number}: {words}")  # rank 0 speaks for all
 
 
 @contextmanager
@@ -168,9 +181,19 @@ def in_turn() -> Iterator[None]:
             agree(None)
 
 
-def orphaned(parent: int) -> bool:
+def same(flags: Mapping[str, object]) -> None:
+    """Refuse flags that are others than those of rank 0: ranks would not do the same, and wait for each other."""
+    theirs = tell(lambda: dict(flags))
+    with together():
+        for name, value in flags.items():
+            if theirs[name] != value:
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag} is {value} here and {theirs[name]} for rank 0; give all machines the same")
+
+
+def orphaned() -> bool:
     """Whether the launcher that was our parent has gone."""
-    return dist.is_torchelastic_launched() and os.getppid() != parent
+    return dist.is_torchelastic_launched() and os.getppid() != __parent__
 
 
 def restarted() -> str:

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 RESTARTS = 3  # after a process that was killed
@@ -22,7 +23,9 @@ def launch(devices: int, verb: str, given: Sequence[str], flags: Mapping[str, ob
     words = ["-m", "fastmoco", *verb.split(), *given, *spell(flags)]
     place = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": f"fastmoco-{os.getpid()}"}
     config = LaunchConfig(1, 1, devices, max_restarts=0, **place)  # type: ignore[arg-type]
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # we tell it, in a line
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # we tell it, in a line
     with _environment(devices):
         for left in reversed(range(RESTARTS + 1)):
             try:
@@ -31,14 +34,23 @@ def launch(devices: int, verb: str, given: Sequence[str], flags: Mapping[str, ob
             except SignalException as stopped:
                 raise KeyboardInterrupt(int(stopped.sigval)) from None
             except ChildFailedError as failed:
-                number, failure = failed.get_first_failure()
-                if failure.exitcode >= 0:  # it has told why
-                    raise SystemExit(failure.exitcode) from None
-                reason = f"rank {number} was ended by {signal.Signals(-failure.exitcode).name}"
+                reason = _killed({rank: failure.exitcode for rank, failure in failed.failures.items()})
+                if not reason:  # it was told why
+                    raise SystemExit(failed.get_first_failure()[1].exitcode) from None
                 if not left:
                     raise ValueError(f"{reason}, after {RESTARTS} restarts; the same command goes on") from None
                 os.environ["FASTMOCO_RESTARTED"] = reason
                 print(f"fastmoco: {reason}; starting again", file=sys.stderr, flush=True)
+
+
+def _killed(codes: Mapping[int, int]) -> str:
+    """Which rank was killed, if that is why all have ended: others end because of it, or by the launcher's SIGTERM."""
+    from fastmoco.distributed import LOST
+
+    for rank, code in sorted(codes.items()):
+        if code < 0 and code != -signal.SIGTERM:
+            return f"rank {rank} was ended by {signal.Signals(-code).name}"
+    return "the processes had lost each other" if LOST in codes.values() else ""
 
 
 def check(devices: int | None, device: str) -> bool:
@@ -49,7 +61,7 @@ def check(devices: int | None, device: str) -> bool:
 
     if devices is None:
         return False
-    if devices < 1:
+    if type(devices) is not int or devices < 1:
         raise ValueError(f"--devices {devices}: use 1 or more")
     if launched():
         raise ValueError(f"--devices {devices}: torchrun has started this already; leave it out")
@@ -58,6 +70,8 @@ def check(devices: int | None, device: str) -> bool:
             f"--devices {devices} and --device {device}: each process takes its own; leave out one of them"
         )
     there = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and not there:
+        raise ValueError(f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there")
     if 0 < there < devices:
         raise ValueError(f"--devices {devices}: this machine has {there}; use --devices {there}, or --device cpu")
     return devices > 1
@@ -73,14 +87,17 @@ def spell(flags: Mapping[str, object]) -> list[str]:
         elif isinstance(value, (list, tuple)):
             words += [flag, *map(str, value)] if value else []
         elif value is not None and value is not False and value != "":
-            words += [flag, str(value)]
+            words.append(f"{flag}={value}")  # in one word, as a value may begin with a dash
     return words
 
 
 @contextlib.contextmanager
 def _environment(devices: int) -> Iterator[None]:
-    """Cores are shared, and what we set for the processes is taken back."""
+    """Cores are shared. What is set for the processes is taken back, and so are the signals that torch takes."""
     before = dict(os.environ)
+    main = threading.current_thread() is threading.main_thread()
+    taken = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if main else ()
+    handlers = {each: signal.getsignal(each) for each in taken}
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -91,3 +108,5 @@ def _environment(devices: int) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)

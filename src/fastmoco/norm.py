@@ -44,8 +44,11 @@ class Normalise(torch.autograd.Function):
         ctx.save_for_backward(given, weight, mean, scale, count)
         x, _, _, shape = _spread(given)
         y = (x - mean.view(shape)) * scale.view(shape)
-        if weight is not None and bias is not None:
-            y = y * weight.view(shape) + bias.view(shape)
+        if weight is not None:
+            y = y * weight.view(shape)
+        if bias is not None:
+            y = y + bias.view(shape)
+        ctx.shifted = bias is not None
         return _as(y, given)
 
     @staticmethod
@@ -58,9 +61,8 @@ class Normalise(torch.autograd.Function):
         along, across = torch.split(summed(torch.cat([for_bias, for_weight])) / count, channels)
         factor = scale if weight is None else scale * weight
         back = (gradient - along.view(shape) - x * across.view(shape)) * factor.view(shape)
-        if weight is None:
-            return _as(back, given), None, None, None, None, None
-        return _as(back, given), for_weight, for_bias, None, None, None
+        ours = (None if weight is None else for_weight, for_bias if ctx.shifted else None)
+        return _as(back, given), *ours, None, None, None
 
 
 @torch.no_grad()
@@ -99,13 +101,14 @@ class BatchNorm(_BatchNorm):
             setattr(self, name, module)
 
     def forward(self, x: Float[Tensor, " b c *shape"]) -> Float[Tensor, " b c *shape"]:
-        y = self._normalise(x) if self.training or self.running_mean is None else self._by_running(x)
+        y = self._normalise(x) if self.training else self._alone(x)
         for module in self.children():
             y = module(y)
         return y
 
-    def _by_running(self, x: Tensor) -> Tensor:
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+    def _alone(self, x: Tensor) -> Tensor:
+        batch = self.running_mean is None
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, batch, eps=self.eps)
 
     def _normalise(self, x: Tensor) -> Tensor:
         mean, variance, count = measure(x)
@@ -120,8 +123,8 @@ class BatchNorm(_BatchNorm):
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         part = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, part)
-        self.running_var.lerp_(variance, part)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), part)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), part)
 
     def _check_input_dim(self, x: Tensor) -> None:
         """Every number of dimensions will do."""

@@ -80,7 +80,7 @@ def settle(
             raise ValueError(f"--{name} {given}: use {', '.join(get_args(known))}")
     try:
         chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        if chosen.type == "cuda" and launched():
+        if chosen.type == "cuda" and launched() and torch.cuda.is_available():
             chosen = _own(device)
         torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
     except (RuntimeError, AssertionError, NotImplementedError):
@@ -110,8 +110,7 @@ def _own(device: str) -> torch.device:
     there = torch.cuda.device_count()
     if local_rank() >= there:
         raise ValueError(
-            f"{local_world()} processes on a machine with GPUs for {there}; "
-            f"use --nproc-per-node={there}, or --device cpu"
+            f"{local_world()} processes on a machine with {there} GPUs; start {there}, or use --device cpu"
         )
     own = torch.device("cuda", local_rank())
     torch.cuda.set_device(own)

@@ -18,7 +18,7 @@ def spread(verb: str, read: Callable[..., R]) -> Callable[[Callable[P, R]], Call
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(command)
         def begin(*args: P.args, **kwargs: P.kwargs) -> R:
-            from fastmoco.distributed import joined
+            from fastmoco.distributed import joined, same
             from fastmoco.launch import check, launch
 
             given = inspect.signature(command).bind(*args, **kwargs)
@@ -27,6 +27,8 @@ def spread(verb: str, read: Callable[..., R]) -> Callable[[Callable[P, R]], Call
             weights, data, terms = (flags.pop(name) for name in ("weights", "data", "terms"))
             if not check(terms.devices, terms.device):
                 with joined():
+                    known = {"weights": weights, "data": data, **flags, **vars(terms)}
+                    same({name: str(known[name]) for name in known if name not in ("device", "workers")})
                     return command(*args, **kwargs)
             launch(terms.devices, verb, [str(weights), str(data)], {**flags, **vars(terms), "devices": None})
             return read(str(weights), flags["out"], terms)

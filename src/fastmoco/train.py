@@ -1,6 +1,5 @@
 """The training loop: steps, and between them what is logged, saved and judged when it is due."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -51,13 +50,14 @@ class Training:
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
         self.asked: signal.Signals | None = None  # to stop, as all ranks know
-        self.parent = os.getppid()
-        state = self._newest()
+        state, again = self._newest(), distributed.restarted()
         if state is not None:
             self._restore(state)
             done = self.step == self.draws.steps
             told = "done before" if done else f"resumed at step {self.step:,} of {self.draws.steps:,}"
-            self.notes.append("; ".join(filter(None, [distributed.restarted(), told])))
+            self.notes.append(f"{again}; {told}" if again else told)
+        elif again:
+            self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
         self.forward = distributed.parallel(self.learner)
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
         self.journal = Journal(folder, self.step)
@@ -102,7 +102,7 @@ class Training:
 
         Every rank comes here before every step, so that all of them stop after the same one.
         """
-        asked = interrupts.asked or (signal.SIGTERM if distributed.orphaned(self.parent) else None)
+        asked = interrupts.asked or (signal.SIGTERM if distributed.orphaned() else None)
         bad = {} if batch is None else self.unreadable.new(batch.bad)
         with self.meter.standing():
             heard = distributed.agree((asked, bad) if asked or bad else None)

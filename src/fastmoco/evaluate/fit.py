@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import shutil
 import signal
 import time
@@ -93,7 +92,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
     step = _resume(folder, classifier, optimizer)
     network = parallel(classifier) if ranks > 1 else classifier.head if classifier.frozen else classifier
     assert network is not None, "parts of batches are for a group"
-    saved, parent = time.monotonic(), os.getppid()
+    saved = time.monotonic()
     with (
         closing(feed.since(step)) as examples,
         Interrupts() as interrupts,
@@ -110,7 +109,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
             step += 1
             progress.add(batch)
             interrupts.hold()
-            stop = _stop(interrupts, parent)
+            stop = _stop(interrupts)
             if leads() and (stop or time.monotonic() - saved > SECONDS):
                 _save(folder, step, classifier, optimizer)
                 saved = time.monotonic()
@@ -131,9 +130,9 @@ def _loss(scores: Float[Tensor, "b classes"], labels: Int64[Tensor, " b"], ranks
     return F.cross_entropy(scores, labels, ignore_index=NOT_ASKED, reduction="sum") * ranks / asked
 
 
-def _stop(interrupts: Interrupts, parent: int) -> signal.Signals | None:
+def _stop(interrupts: Interrupts) -> signal.Signals | None:
     """The signal that asks any rank to stop: all have to at the same step."""
-    heard = agree(interrupts.asked or (signal.SIGTERM if orphaned(parent) else None))
+    heard = agree(interrupts.asked or (signal.SIGTERM if orphaned() else None))
     return next(filter(None, heard or ()), None)
 
 
