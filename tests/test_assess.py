@@ -427,8 +427,8 @@ def test_devices_are_as_many_processes_with_the_same_flags(run, images, monkeypa
     assert found == {"linear/top1": 50.0}
     ((devices, verb, given, words),) = begun
     assert (devices, verb, given) == (3, "evaluate linear", [str(run), str(images)])
-    wanted = "--cached --preset suited --lr 0.5 --out results.json --branch online --recalibrate --crop 0.5 --seed 0"
-    assert " ".join(words) == f"{wanted} --device cpu --precision auto"
+    wanted = "--cached --preset=suited --lr=0.5 --out=results.json --branch=online --recalibrate --crop=0.5 --seed=0"
+    assert " ".join(words) == f"{wanted} --device=cpu --precision=auto"
 
 
 @pytest.mark.parametrize(("devices", "words"), [(0, "--devices 0: use 1 or more"), (-2, "--devices -2: use 1 or more")])
@@ -437,13 +437,13 @@ def test_fewer_devices_than_one_are_refused(devices, words, run, images):
         evaluate("knn", run, images, terms=Terms(device="cpu", devices=devices))
 
 
-@pytest.mark.parametrize(("place", "words"), [(0, "RUN, or its size"), (1, "the images of IMAGES")])
+@pytest.mark.parametrize(("place", "words"), [(1, "RUN, or its size"), (2, "the images of IMAGES")])
 def test_files_that_differ_between_ranks_are_refused(place, words, run, images, monkeypatch):
     asked = []
 
     def tell(find):
         asked.append(find())
-        return "something else" if len(asked) == place + 1 else asked[-1]
+        return "something else" if len(asked) == place + 1 else asked[-1]  # the first are the flags
 
     monkeypatch.setattr(distributed, "world", lambda: 2)
     monkeypatch.setattr(distributed, "tell", tell)

@@ -1,4 +1,5 @@
 import json
+import time
 
 from fastmoco.journal import Journal, clock, kept
 
@@ -29,6 +30,7 @@ def test_events_are_what_tensorboard_reads(tmp_path):
     for step in (1, 2, 3, 4):
         journal.record(step, {"train/loss": float(step)})
     journal.close()
+    time.sleep(1.1)  # files of one second are read in the order of a number in their names, as text: 10 before 9
     journal = Journal(tmp_path, 2)  # as after a restart from step 2
     journal.record(3, {"train/loss": 30.0})
     journal.close()
