@@ -16,7 +16,7 @@ import fastmoco
 
 SOURCE = Path(fastmoco.__file__).parents[1]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-SECONDS = 150  # for any of these
+SECONDS = 300  # for any of these, on a busy machine
 
 # `fastmoco` itself, but each rank writes down which images it took, and something happens to one of them.
 SCRIPT = """
@@ -116,7 +116,7 @@ def orphans(path):
 
 
 def no_orphans(path):
-    end = time.monotonic() + 20  # a worker looks for its parent every few seconds
+    end = time.monotonic() + 60  # a worker looks for its parent every few seconds
     while orphans(path):
         assert time.monotonic() < end, orphans(path)
         time.sleep(0.2)
@@ -161,7 +161,7 @@ def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
     command = [*ranks(2, "--max-restarts=1"), str(script), *flags(images, tmp_path / "run")]
     begun = time.monotonic()
     said = finish(command, tmp_path, KILL="8")
-    assert time.monotonic() - begun < 100, "it hung"
+    assert time.monotonic() - begun < 240, "it hung"
     close(trace(tmp_path / "run"), trace(alone / "run"))
     told = (tmp_path / "run" / "train.log").read_text()
     assert told.count("another process of this run has ended") == 1
@@ -208,7 +208,7 @@ def parent(path):
         return None
 
 
-def wait_for(condition, seconds=90):
+def wait_for(condition, seconds=240):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
