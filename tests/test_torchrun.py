@@ -159,14 +159,13 @@ def free_port():
 
 def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
     command = [*ranks(2, "--max-restarts=1"), str(script), *flags(images, tmp_path / "run")]
-    begun = time.monotonic()
     said = finish(command, tmp_path, KILL="8")
-    assert time.monotonic() - begun < 240, "it hung"
     close(trace(tmp_path / "run"), trace(alone / "run"))
     told = (tmp_path / "run" / "train.log").read_text()
     assert told.count("another process of this run has ended") == 1
     assert told.count("resumed at step 6 of 16") == 1
     assert "restart 1 by torchrun, as a process had ended; resumed at step 6 of 16" in said
+    assert "Traceback" not in said
     no_orphans(tmp_path)
 
 

@@ -6,6 +6,7 @@ A batch is a pure function of (seed, step): the workers, their number and a rest
 import math
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -212,5 +213,8 @@ def keep_working(worker: int) -> None:
 
     A second SIGTERM ends a worker, if it does not end by itself when the training does.
     """
+    # The thread that hands images over would print how it failed if the training is killed.
+    parent, told = os.getppid(), sys.excepthook
+    sys.excepthook = lambda *error: told(*error) if os.getppid() == parent else None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL) and None)
