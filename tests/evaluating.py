@@ -9,10 +9,11 @@ import torch
 
 from fastmoco import cli
 from fastmoco.data import find
-from fastmoco.distributed import agree, gather, joined, leads, rank
+from fastmoco.distributed import agree, gather, leads, rank
 from fastmoco.evaluate import features, gain, linear, subject
 from fastmoco.evaluate.judge import Judge
 from fastmoco.evaluate.progress import Progress
+from fastmoco.meeting import joined
 from fastmoco.pretrained import find as find_weights
 
 CPU = torch.device("cpu")

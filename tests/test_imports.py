@@ -11,9 +11,9 @@ import fastmoco
 ROOT = Path(fastmoco.__file__).parent
 ARROW = [
     {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "shards", "flags"},
-    {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "launch"},
-    {"branch", "merge", "weights", "images", "detectron", "spread"},
-    {"steps", "folders", "parts", "foreign"},
+    {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
+    {"branch", "merge", "weights", "images", "detectron", "launch"},
+    {"steps", "folders", "parts", "foreign", "spread"},
     {"target", "contrast", "pairs", "optim", "protocols", "named"},
     {"recipe", "health", "data"},
     {"methods", "learner", "notation", "augment", "crop"},

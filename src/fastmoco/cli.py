@@ -87,7 +87,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
     except ConnectionError as error:  # no mistake of the user's: another process has gone
-        from fastmoco.distributed import LOST
+        from fastmoco.meeting import LOST
 
         _stop(error, code=LOST)
     except (OSError, ValueError, FloatingPointError) as error:
@@ -105,7 +105,7 @@ def _together() -> contextlib.AbstractContextManager[None]:
     """The group that torchrun has started this process in; most commands are alone."""
     if "RANK" not in os.environ:  # torch need not be imported to know that
         return contextlib.nullcontext()
-    from fastmoco.distributed import joined
+    from fastmoco.meeting import joined
 
     return joined()
 

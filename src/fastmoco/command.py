@@ -13,6 +13,7 @@ from fastmoco.flags import Data, Flag, Int, Str
 if TYPE_CHECKING:
     from fastmoco.images import Source
     from fastmoco.recipe import Recipe
+    from fastmoco.run import Run
 
 # The row that is taken for a set if none is asked for.
 USUAL = {
@@ -86,9 +87,10 @@ def pretrain(
 
     from fastmoco import data as sets
     from fastmoco import run as runs
-    from fastmoco.distributed import in_turn, joined, launched, leads, same, tell, together, world
+    from fastmoco.distributed import in_turn, launched, leads, same, together, world
     from fastmoco.images import fingerprint
     from fastmoco.launch import check, launch
+    from fastmoco.meeting import joined
     from fastmoco.memory import explained
     from fastmoco.recipes import find
     from fastmoco.train import Training
@@ -116,17 +118,9 @@ def pretrain(
             source = sets.find(data, download)
         named = row if made == find(row).recipe else f"{row}, changed"
         about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
-        judged = [None if images is None else fingerprint(images) for images in (source.labelled, source.val)]
-        here = (made, (chosen.type, bf16, compiled), (about, judged))
-        theirs = tell(lambda: here)
         with together():
             _refuse(made, source, data)
-            if theirs[0] != made:
-                raise ValueError(f"{row} or --set is another recipe here than for rank 0; give all machines the same")
-            if theirs[1] != here[1]:
-                raise ValueError(f"{run.words} here is not what rank 0 has; give --device, --precision and --compile")
-            if theirs[2] != here[2]:
-                raise ValueError(f"{data} has other images here than for rank 0; give all the same")
+        _compare(made, run, source, data)
         with ExitStack() as stack:
             with together():
                 if leads():
@@ -141,6 +135,24 @@ def pretrain(
             training.journal.say(f"{path} on {run.words}")
             training.train()
     return path
+
+
+def _compare(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
+    """Refuse what is not the same on all ranks: recipes in files, what "auto" means, images under one name."""
+    from fastmoco.distributed import tell, together
+    from fastmoco.images import fingerprint
+
+    sets = (source.train, source.labelled, source.val)
+    images = [None if each is None else fingerprint(each) for each in sets]
+    here = (recipe, (run.device.type, run.bf16, run.compile), images)
+    theirs = tell(lambda: here)
+    with together():
+        if theirs[0] != recipe:
+            raise ValueError("--recipe or --set is another recipe here than for rank 0; give all machines the same")
+        if theirs[1] != here[1]:
+            raise ValueError(f"{run.words} here is not what rank 0 has; give --device, --precision and --compile")
+        if theirs[2] != images:
+            raise ValueError(f"{data} has other images here than for rank 0; give all the same")
 
 
 def _refuse(recipe: "Recipe", source: "Source", data: str) -> None:

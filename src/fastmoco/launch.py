@@ -45,7 +45,7 @@ def launch(devices: int, verb: str, given: Sequence[str], flags: Mapping[str, ob
 
 def _killed(codes: Mapping[int, int]) -> str:
     """Which rank was killed, if that is why all have ended: others end because of it, or by the launcher's SIGTERM."""
-    from fastmoco.distributed import LOST
+    from fastmoco.meeting import LOST
 
     for rank, code in sorted(codes.items()):
         if code < 0 and code != -signal.SIGTERM:

@@ -18,8 +18,9 @@ def spread(verb: str, read: Callable[..., R]) -> Callable[[Callable[P, R]], Call
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(command)
         def begin(*args: P.args, **kwargs: P.kwargs) -> R:
-            from fastmoco.distributed import joined, same
+            from fastmoco.distributed import same
             from fastmoco.launch import check, launch
+            from fastmoco.meeting import joined
 
             given = inspect.signature(command).bind(*args, **kwargs)
             given.apply_defaults()
@@ -52,7 +53,8 @@ def alike(mine: Callable[[], object], what: str) -> None:
 
     if world() == 1:
         return
-    theirs, ours = tell(mine), mine()
+    ours = mine()
+    theirs = tell(lambda: ours)
     with together():
         if theirs != ours:
             raise ValueError(f"{what} are others here than for rank 0; give all ranks the same")

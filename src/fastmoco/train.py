@@ -17,6 +17,7 @@ from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal, clock
 from fastmoco.learner import Learner
 from fastmoco.loader import Batch, Loader, Resident, Way, choose
+from fastmoco.meeting import losses_told, orphaned, restarted
 from fastmoco.meter import Meter
 from fastmoco.norm import synchronise
 from fastmoco.pairs import meetings
@@ -50,7 +51,7 @@ class Training:
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
         self.asked: signal.Signals | None = None  # to stop, as all ranks know
-        state, again = self._newest(), distributed.restarted()
+        state, again = self._newest(), restarted()
         if state is not None:
             self._restore(state)
             done = self.step == self.draws.steps
@@ -64,7 +65,7 @@ class Training:
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
-        with closing(self.journal), self._noting_mistakes(), distributed.losses_told(), Interrupts() as interrupts:
+        with closing(self.journal), self._noting_mistakes(), losses_told(), Interrupts() as interrupts:
             for note in self.notes:
                 self.journal.say(note)
 
@@ -102,7 +103,7 @@ class Training:
 
         Every rank comes here before every step, so that all of them stop after the same one.
         """
-        asked = interrupts.asked or (signal.SIGTERM if distributed.orphaned() else None)
+        asked = interrupts.asked or (signal.SIGTERM if orphaned() else None)
         bad = {} if batch is None else self.unreadable.new(batch.bad)
         with self.meter.standing():
             heard = distributed.agree((asked, bad) if asked or bad else None)

@@ -16,11 +16,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from fastmoco import checkpoint, shards
-from fastmoco.distributed import agree, leads, orphaned, parallel, tell, total
+from fastmoco.distributed import agree, leads, parallel, tell, total
 from fastmoco.draws import Draws
 from fastmoco.evaluate.feeds import NOT_ASKED, Feed
 from fastmoco.evaluate.progress import Progress
 from fastmoco.interrupts import Interrupts
+from fastmoco.meeting import orphaned
 from fastmoco.norm import synchronise
 from fastmoco.recipe import Augment, View
 from fastmoco.steps import Encode
