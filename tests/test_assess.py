@@ -15,7 +15,7 @@ import fastmoco
 from fastmoco import assess, cli, distributed, launch, parts
 from fastmoco.album import middle
 from fastmoco.augment import normalise
-from fastmoco.bench import Terms
+from fastmoco.exam import Terms
 from fastmoco.images import Pixels, Source
 
 CPU = Terms(device="cpu", workers=1)

@@ -11,8 +11,8 @@ from pictures import paint, pretrain_a_little
 from PIL import Image
 
 from fastmoco import cli, compare
-from fastmoco.bench import Terms
 from fastmoco.evaluate import gain as trial
+from fastmoco.exam import Terms
 from fastmoco.weights import digest
 
 CPU = Terms(device="cpu", workers=1)

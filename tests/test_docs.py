@@ -12,10 +12,10 @@ from test_imports import ARROW
 from torch.distributed.run import get_args_parser
 
 from fastmoco import contrast, images, steps
-from fastmoco.bench import Terms
 from fastmoco.cli import VERBS
 from fastmoco.evaluate import knn
 from fastmoco.evaluate.features import Features
+from fastmoco.exam import Terms
 from fastmoco.recipes import TABLES, rows
 from fastmoco.weights import snippet
 

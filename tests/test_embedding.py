@@ -12,8 +12,8 @@ import fastmoco
 from fastmoco import cli
 from fastmoco.album import middle
 from fastmoco.augment import normalise
-from fastmoco.bench import Terms
 from fastmoco.embedding import embed
+from fastmoco.exam import Terms
 
 CPU = Terms(device="cpu", workers=1)
 

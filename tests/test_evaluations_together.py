@@ -170,7 +170,7 @@ def test_a_mistake_of_all_is_one_line(run, tmp_path):
 
 def test_devices_are_processes_that_find_the_same(images, run, one, tmp_path):
     script = (
-        "import sys; from fastmoco.assess import knn; from fastmoco.bench import Terms\n"
+        "import sys; from fastmoco.assess import knn; from fastmoco.exam import Terms\n"
         "print(knn(*sys.argv[1:3], out=sys.argv[3], terms=Terms(device='cpu', workers=1, devices=2)))"
     )
     ended = start("-c", script, run, images, tmp_path / "a.json", store=tmp_path)

@@ -22,7 +22,7 @@ ARROW = [
     {"evaluate", "results"},
     {"run"},
     {"train", "memory", "pretrained"},
-    {"command", "formats", "bench"},
+    {"command", "formats", "exam"},
     {"demo", "card", "assess", "embedding", "compare"},
     {"export"},
     {"cli"},

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from fastmoco.bench import USUAL, Shared, conclude, latest, prepare
+from fastmoco.exam import USUAL, Shared, conclude, latest, prepare
 from fastmoco.flags import Flag, Float, Int, Labelled, Records, Weights, given
 from fastmoco.spread import spread
 
@@ -14,8 +14,8 @@ def knn(weights: Weights, data: Labelled, *, out: Records = "", terms: Shared = 
     """By nearest neighbours: of 20, and of 200, each votes with the weight exp(cosine / 0.07). Nothing is trained."""
     from fastmoco.evaluate.knn import evaluate
 
-    bench = prepare(weights, data, out, terms)
-    return conclude(bench, "knn", "weighted, temperature 0.07, exact", evaluate(bench.subject))
+    exam = prepare(weights, data, out, terms)
+    return conclude(exam, "knn", "weighted, temperature 0.07, exact", evaluate(exam.subject))
 
 
 @spread("evaluate linear", latest)
@@ -48,14 +48,14 @@ def linear(
 
     if looks is not None and (looks < 1 or not cached):
         raise ValueError(f"--looks {looks}: use 1 or more, with --cached")
-    bench = prepare(weights, data, out, terms)
+    exam = prepare(weights, data, out, terms)
     named = {"paper": protocols.linear_100, "paper-20": protocols.linear_20}
-    chosen = named[preset] if preset in named else suited(bench.linear(), len(bench.subject.train))
+    chosen = named[preset] if preset in named else suited(exam.linear(), len(exam.subject.train))
     chosen = replace(chosen, **given({"epochs": epochs, "lr": lr, "batch": batch}))
     if not cached:
-        return conclude(bench, "linear", str(chosen), evaluate(bench.subject, chosen))
+        return conclude(exam, "linear", str(chosen), evaluate(exam.subject, chosen))
     count = LOOKS if looks is None else looks
-    return conclude(bench, "linear", f"{chosen}, cached, {count} looks", evaluate_cached(bench.subject, chosen, count))
+    return conclude(exam, "linear", f"{chosen}, cached, {count} looks", evaluate_cached(exam.subject, chosen, count))
 
 
 @spread("evaluate semi", latest)
@@ -84,15 +84,15 @@ def semi(
     from fastmoco import protocols
     from fastmoco.evaluate.semi import evaluate, evaluate_tuned
 
-    bench = prepare(weights, data, out, terms, labels)
+    exam = prepare(weights, data, out, terms, labels)
     # Whichever of the paper's two settings is nearer.
-    nearer = protocols.semi_1 if bench.share < 0.05 else protocols.semi_10
+    nearer = protocols.semi_1 if exam.share < 0.05 else protocols.semi_10
     flags = {"epochs": epochs, "lr": lr, "encoder_lr": encoder_lr}
-    chosen = replace(nearer, fraction=float(f"{bench.share:.3g}"), **given(flags))
+    chosen = replace(nearer, fraction=float(f"{exam.share:.3g}"), **given(flags))
     tune = preset == "tuned" and lr is None
-    answers = evaluate_tuned(bench.subject, chosen) if tune else evaluate(bench.subject, chosen)
+    answers = evaluate_tuned(exam.subject, chosen) if tune else evaluate(exam.subject, chosen)
     how = "lr chosen by held-out labels, " if tune else ""
-    return conclude(bench, "semi", f"{chosen}, {how}labels {Path(labels).name}", answers)
+    return conclude(exam, "semi", f"{chosen}, {how}labels {Path(labels).name}", answers)
 
 
 @spread("evaluate finetune", latest)
@@ -120,7 +120,7 @@ def finetune(
     from fastmoco.evaluate.finetune import evaluate
     from fastmoco.protocols import Finetune
 
-    bench = prepare(weights, data, out, terms, labels)
+    exam = prepare(weights, data, out, terms, labels)
     usual = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     chosen = replace(usual, **given({"lr": lr, "decay": decay, "batch": batch}))
-    return conclude(bench, "finetune", f"{chosen}, labels {Path(labels).name}", evaluate(bench.subject, chosen))
+    return conclude(exam, "finetune", f"{chosen}, labels {Path(labels).name}", evaluate(exam.subject, chosen))

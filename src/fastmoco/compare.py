@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmoco import __version__
-from fastmoco.bench import USUAL, Bench, Shared, conclude, latest, prepare, see
+from fastmoco.exam import USUAL, Exam, Shared, conclude, latest, prepare, see
 from fastmoco.flags import Float, Int, Labelled, Records, Weights, given
 from fastmoco.spread import say, spread
 
@@ -53,20 +53,20 @@ def gain(
         raise ValueError(f"--seeds {seeds}: use 1 or more")
     protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     protocol = replace(protocol, **given({"lr": lr}))
-    bench = prepare(weights, data, out, terms)
+    exam = prepare(weights, data, out, terms)
     chosen = range(terms.seed, terms.seed + seeds)
-    records = _measure(bench, _subjects(bench, chosen), chosen, protocol)
+    records = _measure(exam, _subjects(exam, chosen), chosen, protocol)
     over = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
-    tell(lambda: _draw(bench, records, over))
+    tell(lambda: _draw(exam, records, over))
     means = [
         (f"{encoder}/{method}/{share:g}%", mean)
         for encoder, method, points in _averages(records)
         for share, mean, _ in points
     ]
-    return conclude(bench, "gain", f"{protocol}, {seeds} seeds", means)
+    return conclude(exam, "gain", f"{protocol}, {seeds} seeds", means)
 
 
-def _draw(bench: Bench, records: Sequence[Record], over: str) -> None:
+def _draw(exam: Exam, records: Sequence[Record], over: str) -> None:
     """The table, on standard output and in a file, and the figure."""
     from fastmoco import plots
     from fastmoco.checkpoint import write
@@ -76,10 +76,10 @@ def _draw(bench: Bench, records: Sequence[Record], over: str) -> None:
     print_table(columns, lines)
     rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
     text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    data = Path(bench.data)
-    table, figure = (bench.out.parent / f"gain-{data.stem or 'data'}.{kind}" for kind in ("md", "png"))
+    data = Path(exam.data)
+    table, figure = (exam.out.parent / f"gain-{data.stem or 'data'}.{kind}" for kind in ("md", "png"))
     write(table, lambda file: file.write(text.encode()))
-    plots.gain(records, figure, f"Did pre-training help? {bench.found.name} on {data.name}")
+    plots.gain(records, figure, f"Did pre-training help? {exam.found.name} on {data.name}")
     print(f"top-1 in percent, {over}; in {table} and {figure}")
 
 
@@ -107,21 +107,21 @@ def _averages(records: Sequence[Record]) -> Iterator[tuple[str, str, list[tuple[
         yield encoder, method, average(alike)
 
 
-def _subjects(bench: Bench, seeds: range) -> "dict[str, dict[int, Subject]]":
+def _subjects(exam: Exam, seeds: range) -> "dict[str, dict[int, Subject]]":
     """For each kind of weights, and each seed, the same images with another encoder."""
     from fastmoco.encoder import RESNETS
 
     def put(weights: str, seed: int) -> "Subject":
-        size = bench.subject.frame.size
-        sight = see(weights, replace(bench.terms, encoder="", branch="online", seed=seed, size=size))
-        if bench.terms.recalibrate:
-            sight.recalibrate(bench.subject.train)
-        return replace(bench.subject, encoder=sight.found.encoder)
+        size = exam.subject.frame.size
+        sight = see(weights, replace(exam.terms, encoder="", branch="online", seed=seed, size=size))
+        if exam.terms.recalibrate:
+            sight.recalibrate(exam.subject.train)
+        return replace(exam.subject, encoder=sight.found.encoder)
 
-    name = bench.found.name
+    name = exam.found.name
     found = {
         RANDOM: {seed: put(f"random/{name}", seed) for seed in seeds},
-        THIS: dict.fromkeys(seeds, bench.subject),
+        THIS: dict.fromkeys(seeds, exam.subject),
     }
     if name in RESNETS:
         try:
@@ -131,17 +131,15 @@ def _subjects(bench: Bench, seeds: range) -> "dict[str, dict[int, Subject]]":
     return found
 
 
-def _measure(
-    bench: Bench, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune"
-) -> list[Record]:
+def _measure(exam: Exam, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune") -> list[Record]:
     """Every number of the table; those that are in the file already are not made again."""
     from fastmoco.distributed import tell
     from fastmoco.evaluate.gain import labelled, measure, trials
     from fastmoco.plots import PANELS
 
-    path = bench.out.parent / "gain.jsonl"
+    path = exam.out.parent / "gain.jsonl"
     kept = tell(lambda: _read(path))
-    about = {"weights": bench.weights, "data": bench.data, "size": bench.subject.frame.size, "fastmoco": __version__}
+    about = {"weights": exam.weights, "data": exam.data, "size": exam.subject.frame.size, "fastmoco": __version__}
     todo = trials(list(subjects), seeds)
     records = []
     for number, trial in enumerate(todo, start=1):

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastmoco.bench import USUAL, Shared, see
+from fastmoco.exam import USUAL, Shared, see
 from fastmoco.flags import Data, Flag, Weights
 from fastmoco.spread import alike, say, spread
 

@@ -55,7 +55,7 @@ USUAL = Terms()
 
 
 @dataclass(frozen=True)
-class Bench:
+class Exam:
     """An evaluation that is about to begin: what the user named, and what was found there."""
 
     weights: str
@@ -76,7 +76,7 @@ class Bench:
         return own if isinstance(own, Linear) else Linear()
 
 
-def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Bench:
+def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Exam:
     """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
     from fastmoco import data as sets
     from fastmoco.distributed import in_turn, leads, together
@@ -101,7 +101,7 @@ def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -
     encoder, frame, device, workers = sight.found.encoder, sight.frame, sight.device, sight.workers
     test_gallery = Gallery(test, frame, workers)
     subject = Subject(encoder, part, test_gallery, frame, device, workers, terms.seed, sight.bf16)
-    return Bench(weights, data, terms, path, sight.found, subject, len(part) / len(train), time.monotonic())
+    return Exam(weights, data, terms, path, sight.found, subject, len(part) / len(train), time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -188,34 +188,34 @@ def latest(weights: str, out: str, terms: Terms) -> dict[str, float]:
     return found
 
 
-def conclude(bench: Bench, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
+def conclude(exam: Exam, name: str, settings: str, answers: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Run an evaluation to its end, show what it found, and add it to the records."""
     from fastmoco.distributed import tell
 
     found = dict(answers)
-    return tell(lambda: _add(bench, name, settings, found))
+    return tell(lambda: _add(exam, name, settings, found))
 
 
-def _add(bench: Bench, name: str, settings: str, found: dict[str, float]) -> dict[str, float]:
+def _add(exam: Exam, name: str, settings: str, found: dict[str, float]) -> dict[str, float]:
     from fastmoco import results, run
     from fastmoco.distributed import world
     from fastmoco.journal import clock
     from fastmoco.weights import digest
 
-    seconds = time.monotonic() - bench.begun
-    subject, terms = bench.subject, bench.terms
+    seconds = time.monotonic() - exam.begun
+    subject, terms = exam.subject, exam.terms
     unread = list(subject.unread)
     results.show(found)
     record = {
         "evaluation": name,
         "settings": settings,
-        "weights": bench.weights,
-        "encoder": bench.found.name,
-        "step": bench.found.step,
+        "weights": exam.weights,
+        "encoder": exam.found.name,
+        "step": exam.found.step,
         "digest": digest(subject.encoder.net),
         "branch": terms.branch,
         "recalibrated": terms.recalibrate,
-        "data": bench.data,
+        "data": exam.data,
         "train": _readable(subject.train, subject.unread),
         "test": _readable(subject.test.images, subject.unread),
         "size": subject.frame.size,
@@ -227,11 +227,11 @@ def _add(bench: Bench, name: str, settings: str, found: dict[str, float]) -> dic
         "seconds": round(seconds, 1),
         "results": found,
     }
-    results.add(bench.out, record)
+    results.add(exam.out, record)
     if unread:
         example = f"{unread[0]}: {subject.unread[unread[0]]}"
         print(f"images that cannot be read and are left out: {len(unread):,}, such as {example}")
-    print(f"{clock(seconds)}, added to {bench.out}")
+    print(f"{clock(seconds)}, added to {exam.out}")
     return found
 
 
