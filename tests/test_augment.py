@@ -44,6 +44,11 @@ def each(function, x, *parameters):
     return torch.stack([function(*one) for one in zip(x, *(p.tolist() for p in parameters), strict=True)])
 
 
+def colours_of(function, x, *parameters):
+    """A function of red, green and blue, of stacks."""
+    return torch.stack(function(x.unbind(-3), *parameters), -3)
+
+
 def distance(a, b):
     return (a - b).abs().max().item()
 
@@ -55,7 +60,7 @@ def in_range(x):
 @pytest.mark.parametrize("kind", [BRIGHTNESS, CONTRAST, SATURATION])
 def test_blending_equals_torchvision_to_1e_6(kind):
     x, factor = images(180), numbers(180, 0, 3)
-    changed = augment.blend(x, torch.full((180,), kind), factor)
+    changed = colours_of(augment.blend, x, torch.full((180,), kind), factor)
     assert distance(changed, each(ADJUST[kind], x, factor)) <= 1e-6
     assert in_range(changed)
 
@@ -63,12 +68,12 @@ def test_blending_equals_torchvision_to_1e_6(kind):
 def test_samples_of_a_stack_blend_in_different_ways():
     x, factor, kind = images(180), numbers(180, 0, 2), torch.arange(180) % 3
     expected = each(lambda one, kind, factor: ADJUST[kind](one, factor), x, kind, factor)
-    assert distance(augment.blend(x, kind, factor), expected) <= 1e-6
+    assert distance(colours_of(augment.blend, x, kind, factor), expected) <= 1e-6
 
 
 def test_turned_hues_equal_torchvision_to_5e_6():
     x, shift = images(360), numbers(360, -0.5, 0.5)
-    changed = augment.turn(x, shift)
+    changed = colours_of(augment.turn, x, shift)
     assert distance(changed, each(V.adjust_hue, x, shift)) <= 5e-6
     assert in_range(changed)
 
@@ -76,15 +81,15 @@ def test_turned_hues_equal_torchvision_to_5e_6():
 def test_turned_by_thirds_pure_colours_change_places():
     colours = torch.eye(3)[..., None, None]
     third = torch.full((3,), 1 / 3)
-    assert distance(augment.turn(colours, third), colours.roll(1, 1)) <= 1e-6
-    assert distance(augment.turn(colours, -third), colours.roll(-1, 1)) <= 1e-6
+    assert distance(colours_of(augment.turn, colours, third), colours.roll(1, 1)) <= 1e-6
+    assert distance(colours_of(augment.turn, colours, -third), colours.roll(-1, 1)) <= 1e-6
     # A strength above one half goes round the circle more than once.
-    assert distance(augment.turn(colours, third + 2), colours.roll(1, 1)) <= 1e-5
+    assert distance(colours_of(augment.turn, colours, third + 2), colours.roll(1, 1)) <= 1e-5
 
 
 def test_greys_have_no_hue():
     x = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8).expand(5, 3, 8, 8)
-    assert torch.equal(augment.turn(x, numbers(5, -0.5, 0.5)), x)
+    assert torch.equal(colours_of(augment.turn, x, numbers(5, -0.5, 0.5)), x)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -98,13 +103,18 @@ def test_jitter_equals_the_four_in_sequence_in_every_order(order):
             one = ADJUST[kind](one, factors[kind])
         return one
 
-    assert distance(augment.jitter(x, factors, torch.tensor(order).expand(36, 4)), each(literal, x, factors)) <= 1e-5
+    given = factors, torch.tensor(order).expand(36, 4)
+    expected = each(literal, x, factors)
+    assert distance(colours_of(augment.jitter, x, *given), expected) <= 1e-5
+    # As a GPU does it: the mean grey is found first.
+    mean = augment.mean_at_contrast(x.unbind(-3), *given)
+    assert distance(colours_of(augment._jitter, x, *given, mean), expected) <= 1e-5
 
 
 def test_grey_equals_torchvision_to_1e_6():
     x, which = images(90), torch.arange(90) % 2 == 0
     expected = each(lambda one, yes: V.rgb_to_grayscale(one, 3) if yes else one, x, which)
-    assert distance(augment.grey(x, which), expected) <= 1e-6
+    assert distance(colours_of(augment.grey, x, which), expected) <= 1e-6
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (8, 8), (8, 20), (33, 12), (32, 32)], ids=str)

@@ -90,6 +90,19 @@ def test_looks_take_turns_by_epoch():
     assert [x.abs().sum().item() > 0 for x, _ in examples] == [True] * 3 + [False] * 3 + [True] * 3
 
 
+@pytest.mark.parametrize(("images", "batch"), [(20, 8), (24, 8), (5, 8), (1, 1), (21, 20)])
+@pytest.mark.parametrize(("rank", "world"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize("fill", [True, False])
+def test_embeddings_are_those_of_the_images_that_are_drawn(images, batch, rank, world, fill):
+    batch = min(batch, images)
+    plan = Draws(draws(COURSE, images, 0).views, batch, 3, 7, images, fill, rank, world)
+    found = Features(torch.arange(images)[:, None].float(), torch.arange(images), torch.arange(images) + 1)
+    for step in (0, 1, plan.per_epoch, plan.steps - 1, plan.steps):
+        examples = list(Embeddings([found], plan).since(step))
+        assert [x[:, 0].tolist() for x, _ in examples] == [plan.index(at).tolist() for at in range(step, plan.steps)]
+        assert all(labels.equal(x[:, 0].long() + 1) for x, labels in examples)
+
+
 def test_a_frozen_encoder_stays_as_it_is():
     torch.manual_seed(0)
     made = encoder.build("timm/test_resnet")

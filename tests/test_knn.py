@@ -1,8 +1,16 @@
+import itertools
+import math
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import paint_subject
 
-from fastmoco.evaluate.knn import vote
+from fastmoco.evaluate import knn
+from fastmoco.evaluate.features import finite
+from fastmoco.evaluate.knn import vote, votes
 from fastmoco.evaluate.scores import top1
 
 CLASSES = 5
@@ -115,3 +123,94 @@ def test_top1_is_in_percent_and_the_first_of_equals_counts():
     scores = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1], [0.4, 0.6]])
     assert top1(scores, torch.tensor([1, 0, 0, 0])) == 75.0
     assert top1(scores, torch.tensor([1, 1, 0, 0])) == 50.0
+
+
+# Few values, so that many are equal, of which two are the same zero; and all of a range, however small.
+VALUES = st.sampled_from([-math.inf, -1.0, -0.5, -1e-40, -0.0, 0.0, 1e-40, 0.5, 0.75, 1.0])
+
+
+@settings(deadline=None)
+@given(data=st.data(), group=st.integers(1, 5), groups=st.integers(1, 12), rows=st.integers(1, 3))
+def test_the_nearest_are_the_first_of_all_in_order(data, group, groups, rows):
+    count = group * groups
+    values = data.draw(st.sampled_from([VALUES, st.floats(-1, 1, width=32)]))
+    table = [data.draw(st.lists(values, min_size=count, max_size=count)) for _ in range(rows)]
+    k = data.draw(st.integers(1, count))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(knn, "GROUP", group)
+        found = knn._nearest(torch.tensor(table), k)
+    # Python's sort keeps equals in their order, and -0.0 == 0.0.
+    assert found.tolist() == [sorted(range(count), key=lambda place: -row[place])[:k] for row in table]
+
+
+def lattice(count, seed):
+    """Of length 2 and in few directions: cosines are multiples of a quarter without rounding, and most have equals."""
+    corners = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=4)))
+    return corners[torch.randint(16, (count,), generator=torch.Generator().manual_seed(seed))]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    bank=st.integers(2, 60),
+    queries=st.integers(1, 20),
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    group=st.integers(1, 9),
+    block=st.integers(1, 25),
+    own=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_one_search_for_several_counts_equals_a_loop_by_hand_for_each(bank, queries, counts, group, block, own, seed):
+    others = lattice(bank, seed)
+    asked, labels = others if own else lattice(queries, seed + 1), torch.arange(bank) % CLASSES
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(knn, "GROUP", group)
+        found = votes(asked, others, labels, CLASSES, counts, own=own, block=block)
+    assert len(found) == len(counts)
+    for k, scores in zip(counts, found, strict=True):
+        np.testing.assert_allclose(scores, by_hand(asked, others, labels, k, 0.07, own), rtol=1e-4, atol=1e-6)
+
+
+def test_votes_of_several_counts_have_the_bits_of_each_alone(monkeypatch):
+    monkeypatch.setattr(knn, "GROUP", 3)
+    for k, scores in zip((20, 5, 1000), votes(QUERIES, BANK, LABELS, CLASSES, (20, 5, 1000)), strict=True):
+        assert scores.equal(vote(QUERIES, BANK, LABELS, CLASSES, k))
+
+
+def test_both_numbers_of_neighbours_are_of_one_search_which_leaves_what_is_kept_as_it_is(tmp_path, monkeypatch):
+    subject, searched, search = paint_subject(tmp_path / "images", 40), [], knn._nearest
+    monkeypatch.setattr(knn, "_nearest", lambda cosines, k: searched.append(k) or search(cosines, k))
+    monkeypatch.setattr(knn, "COUNTS", (2, 6))
+    first = dict(knn.evaluate(subject))
+    assert searched == [6]
+    assert list(first) == ["knn2/top1", "knn2/top5", "knn6/top1", "knn6/top5"]
+    kept = {file: file.read_bytes() for file in (tmp_path / "store" / "features").iterdir()}
+    assert len(kept) == 2
+    assert dict(knn.evaluate(subject)) == first  # from the disk, and as it was before the bank was spent
+    assert all(file.read_bytes() == content for file, content in kept.items())
+    bank, queries = subject.features()
+    assert first["knn6/top1"] == top1(vote(queries.x, bank.x, bank.labels, subject.classes, 6), queries.labels)
+
+
+def test_a_bank_is_spent_only_on_request():
+    bank, before = BANK.clone(), vote(QUERIES, BANK, LABELS, CLASSES)
+    assert vote(QUERIES, bank, LABELS, CLASSES).equal(before)
+    assert bank.equal(BANK)
+    assert votes(QUERIES, bank, LABELS, CLASSES, (20,), spend=True)[0].equal(before)
+    torch.testing.assert_close(bank.norm(dim=1), torch.ones(len(bank)))
+
+
+@pytest.mark.parametrize(
+    ("bank", "block"), [(1, 1024), (50_000, 1024), (1_281_167, 768), (14_000_000, 76), (10**10, 1)]
+)
+def test_a_block_has_room_and_is_of_whole_tiles_where_it_can_be(bank, block):
+    assert knn._block(bank) == block
+    assert block == 1 or 4 * block * bank <= 2**32
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_found_anywhere(value):
+    x = torch.full((5, 4), 3e38)  # finite, although a sum of them is not
+    assert finite(x)
+    assert finite(x.bfloat16()[:0])
+    x[3, 2] = value
+    assert not finite(x)

@@ -119,3 +119,33 @@ def test_looks_are_those_of_the_first_epochs_and_differ(subject):
     assert one.labels.tolist() == list(subject.train.labels)
     (again,) = linear.look(replace(subject, seed=0), linear.course(Linear(4, 1.0, 8)), 1)
     torch.testing.assert_close(again.x, one.x)
+
+
+def test_looks_that_no_memory_holds_are_refused_before_any_is_embedded(subject, monkeypatch):
+    plan, one = linear.course(Linear(4, 1.0, 8)), 4 * 40 * subject.encoder.width
+    monkeypatch.setattr(linear, "_rooms", lambda device: {"the host": 10**12, "cuda:3": 3 * one - 1})
+    monkeypatch.setattr(linear, "remembered", None)  # nothing else may be tried
+    refusal = r"--looks 4: embeddings of 4 crops of 40 images take 0\.0 GiB, and cuda:3 has room for 0\.0 GiB; use "
+    with pytest.raises(ValueError, match=refusal + "--looks 2$"):
+        linear.look(subject, plan, 4)
+    monkeypatch.setattr(linear, "_rooms", lambda device: {"the host": one - 1})
+    with pytest.raises(ValueError, match=r"and the host has room for .* leave out --cached$"):
+        linear.look(subject, plan, 1)
+
+
+def test_looks_that_are_not_kept_are_told_of(monkeypatch, capsys):
+    monkeypatch.setattr(linear, "_rooms", lambda device: {})
+    linear._admit(1, 1_281_167, 2048, CPU)
+    assert capsys.readouterr().out == ""
+    linear._admit(10, 1_281_167, 2048, CPU)
+    assert capsys.readouterr().out == (
+        "embeddings of 10 crops of 1,281,167 images take 97.7 GiB, and above 16.0 GiB are not kept for the next time; "
+        "those of --looks 1 are\n"
+    )
+
+
+def test_the_host_has_room_for_less_where_several_processes_share_it(monkeypatch):
+    alone = linear._rooms(CPU)
+    monkeypatch.setattr(linear, "local_world", lambda: 4)
+    assert linear._rooms(CPU) == {"the host": pytest.approx(alone["the host"] / 4, abs=2)}
+    assert alone["the host"] > 2**28

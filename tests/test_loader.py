@@ -133,3 +133,19 @@ def test_small_images_are_kept_on_the_cpu_and_large_ones_are_streamed(tmp_path):
     ):
         draws = Draws(RECIPE.views, RECIPE.batch, RECIPE.epochs, 0, len(images))
         assert isinstance(choose(images, draws, CPU, way=way, workers=0, compile=False), kind)
+
+
+def test_with_a_gpu_all_that_is_drawn_is_pinned_beforehand(images, monkeypatch):
+    loader, pinned = resident(images), []
+
+    def pin(tensor):
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    loader.device = torch.device("cuda")
+    batches = loader.since(0)
+    batch = next(batches)
+    batches.close()
+    looks = [value for look in batch.looks for value in vars(look).values()]
+    assert all(any(tensor is each for each in pinned) for tensor in (batch.index, *batch.parts, *looks))

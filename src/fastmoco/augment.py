@@ -66,10 +66,14 @@ def draw(augment: Augment, keys: Int64[Tensor, "*n"]) -> Look:
 def change(x: Float[Tensor, "*n 3 h w"], look: Look, augment: Augment) -> Float[Tensor, "*n 3 h w"]:
     """Values from 0 to 1, changed as `look` says, from 0 to 1 again. What `augment` never asks for costs nothing."""
     # Neither shapes nor branches depend on what was drawn, so a GPU need not wait and a compiler sees one graph.
-    if augment.jitter_p and any(augment.jitter):
-        x = jitter(x, look.factors, look.order)
-    if augment.grey_p:
-        x = grey(x, look.grey)
+    jittered, greyed = bool(augment.jitter_p and any(augment.jitter)), bool(augment.grey_p)
+    if jittered or greyed:
+        colours = x.unbind(-3)
+        if jittered:
+            colours = jitter(colours, look.factors, look.order)
+        if greyed:
+            colours = grey(colours, look.grey)
+        x = torch.stack(colours, -3)
     if augment.blur_p:
         x = blur(x, look.sigma, radius=math.ceil(3 * augment.blur_sigma[1]))
     if augment.solarise_p:
@@ -80,15 +84,33 @@ def change(x: Float[Tensor, "*n 3 h w"], look: Look, augment: Augment) -> Float[
 
 def normalise(x: Float[Tensor, "*n 3 h w"]) -> Float[Tensor, "*n 3 h w"]:
     """To mean 0 and deviation 1 over ImageNet."""
-    # Numbers, not a tensor of them, which would be sent to the device at each call.
-    channels = zip(x.unbind(-3), MEAN, STD, strict=True)
-    return torch.stack([(channel - mean) / std for channel, mean, std in channels], -3)
+    return (x - _each_channel(MEAN, x.device)) / _each_channel(STD, x.device)
 
 
-def jitter(
-    x: Float[Tensor, "*n 3 h w"], factors: Float[Tensor, "*n 4"], order: Int[Tensor, "*n 4"]
-) -> Float[Tensor, "*n 3 h w"]:
+# Red, green and blue apart: what needs all three of a pixel is then one kernel, whatever comes before and after it.
+Colours = tuple[Float[Tensor, "*n h w"], ...]
+
+
+def jitter(x: Colours, factors: Float[Tensor, "*n 4"], order: Int[Tensor, "*n 4"]) -> Colours:
     """Brightness, contrast, saturation and hue, each sample in its own order."""
+    # Contrast asks for the mean grey of an image as it is when its turn comes. A compiler would write and read all
+    # pixels at each place where that may be. To go the way to it beforehand costs arithmetic, which a GPU has.
+    return _jitter(x, factors, order, mean_at_contrast(x, factors, order) if x[0].is_cuda else None)
+
+
+def mean_at_contrast(x: Colours, factors: Float[Tensor, "*n 4"], order: Int[Tensor, "*n 4"]) -> Float[Tensor, "*n 1 1"]:
+    """The mean grey of each image after those changes that come before that of contrast."""
+    before = (order == CONTRAST).cumsum(-1) == 0  # by place
+    kinds = torch.arange(4, device=order.device)
+    before = ((order[..., None] == kinds) & before[..., None]).any(-2)  # by kind
+    neutral = torch.where(kinds == HUE, 0.0, 1.0)
+    changed = _jitter(x, torch.where(before, factors, neutral), order, mean=torch.zeros_like(factors[..., :1, None]))
+    return _luma(changed).mean((-2, -1), keepdim=True)
+
+
+def _jitter(
+    x: Colours, factors: Float[Tensor, "*n 4"], order: Int[Tensor, "*n 4"], mean: Float[Tensor, "*n 1 1"] | None
+) -> Colours:
     # Turning hues is dear and blending is cheap. So all hues are turned once, at the same time, and a sample blends
     # before or after that; where it is not its turn, a factor of 1 leaves it as it is.
     factor = factors.gather(-1, order)
@@ -96,54 +118,59 @@ def jitter(
     before = torch.where(turned == 0, factor, 1)
     after = torch.where((turned == 1) & (order != HUE), factor, 1)
     for place in (0, 1, 2):
-        x = blend(x, order[..., place], before[..., place])
+        x = blend(x, order[..., place], before[..., place], mean)
     x = turn(x, factors[..., HUE])
     for place in (1, 2, 3):
-        x = blend(x, order[..., place], after[..., place])
+        x = blend(x, order[..., place], after[..., place], mean)
     return x
 
 
 def blend(
-    x: Float[Tensor, "*n 3 h w"], kind: Int[Tensor, "*n"], factor: Float[Tensor, "*n"]
-) -> Float[Tensor, "*n 3 h w"]:
+    x: Colours, kind: Int[Tensor, "*n"], factor: Float[Tensor, "*n"], mean: Float[Tensor, "*n 1 1"] | None = None
+) -> Colours:
     """BRIGHTNESS, CONTRAST or SATURATION of each sample: away from or towards black, its mean grey, its grey image."""
-    luma = _luma(x)
-    mean = luma.mean((-2, -1), keepdim=True)
-    rest = _spread(1 - factor)
-    other = torch.addcmul(mean * rest * _spread(kind == CONTRAST), luma, rest * _spread(kind == SATURATION))
-    return torch.addcmul(other, x, _spread(factor)).clamp_(0, 1)
+    kind, factor = kind[..., None, None], factor[..., None, None]
+    luma, rest = _luma(x), 1 - factor
+    mean = luma.mean((-2, -1), keepdim=True) if mean is None else mean
+    other = torch.addcmul(mean * rest * (kind == CONTRAST), luma, rest * (kind == SATURATION))
+    return tuple(torch.addcmul(other, colour, factor).clamp_(0, 1) for colour in x)
 
 
-def turn(x: Float[Tensor, "*n 3 h w"], shift: Float[Tensor, "*n"]) -> Float[Tensor, "*n 3 h w"]:
+def turn(x: Colours, shift: Float[Tensor, "*n"]) -> Colours:
     """Hues moved along the colour circle, of which `shift` is a part; the largest and smallest channel values stay."""
-    red, green, blue = x.unbind(-3)
+    red, green, blue = x
+    shift = shift[..., None, None]
     top = red.maximum(green).maximum(blue)
     chroma = top - red.minimum(green).minimum(blue)
     # The colour circle has length 6; red, green and blue lie at 0, 2 and 4. A grey has no hue, and gets any.
     hue = torch.where(top == green, (blue - red).add_(chroma, alpha=2), (red - green).add_(chroma, alpha=4))
-    hue = torch.where(top == red, green - blue, hue).div_(chroma.clamp(min=torch.finfo(x.dtype).tiny))
-    hue = hue.add_(6 * (shift - shift.round())[..., None, None])
+    hue = torch.where(top == red, green - blue, hue).div_(chroma.clamp(min=torch.finfo(red.dtype).tiny))
+    hue = hue.add_(6 * (shift - shift.round()))
     # A channel is at its top up to a distance of 1 from its own colour, and at its bottom from a distance of 2 on.
     # Hues are from -4 to 8 by now, so three folds make of a difference the distance on the circle.
-    own = torch.arange(0, 6, 2, device=x.device)[:, None, None]
-    distance = (hue[..., None, :, :] - own).abs_().sub_(3).abs_().sub_(3).abs_()
-    fall = distance.sub_(1).clamp_(0, 1).mul_(chroma[..., None, :, :])
-    return fall.neg_().add_(top[..., None, :, :]).lerp_(x, _weight(shift == 0))
+    distances = [(hue - own).abs_().sub_(3).abs_().sub_(3).abs_() for own in (0, 2, 4)]
+    falls = [distance.sub_(1).clamp_(0, 1).mul_(chroma) for distance in distances]
+    still = (shift == 0).float()
+    return tuple(fall.neg_().add_(top).lerp_(colour, still) for fall, colour in zip(falls, x, strict=True))
 
 
-def grey(x: Float[Tensor, "*n 3 h w"], which: Bool[Tensor, "*n"]) -> Float[Tensor, "*n 3 h w"]:
+def grey(x: Colours, which: Bool[Tensor, "*n"]) -> Colours:
     """Without colour, where `which` is true."""
-    return x.lerp(_luma(x), _weight(which))
+    luma, weight = _luma(x), which[..., None, None].float()
+    return tuple(colour.lerp(luma, weight) for colour in x)
 
 
 def blur(x: Float[Tensor, "*n 3 h w"], sigma: Float[Tensor, "*n"], radius: int) -> Float[Tensor, "*n 3 h w"]:
     """A Gaussian of each sample's own width, cut off beyond `radius` pixels; an image goes on as its own reflection."""
     height, width = x.shape[-2:]
     with torch.autocast(x.device.type, enabled=False):
-        down, along = (_gaussian(sigma, size, min(radius, size - 1))[..., None, :, :] for size in (height, width))
-        blurred = down @ x @ along.mT
+        down, along = (_gaussian(sigma, size, min(radius, size - 1)) for size in (height, width))
+        # The channels of a row side by side, so that each product is one for all three.
+        rows = x.transpose(-3, -2).flatten(-2)
+        blurred = (down @ rows).view(*sigma.shape, 3 * height, width) @ along.mT
     # Weights add up to 1 only nearly. Where a GPU multiplies matrices in TF32, even a product with the identity rounds.
-    return blurred.clamp_(max=1).lerp_(x, _weight(sigma == 0))
+    blurred = blurred.clamp_(max=1).view(*sigma.shape, height, 3, width).transpose(-3, -2)
+    return blurred.lerp(x, _weight(sigma == 0))
 
 
 def solarise(x: Float[Tensor, "*n 3 h w"], which: Bool[Tensor, "*n"]) -> Float[Tensor, "*n 3 h w"]:
@@ -168,9 +195,16 @@ def _gaussian(sigma: Float[Tensor, "*n"], size: int, radius: int) -> Float[Tenso
     return (weights @ neighbours.flatten(0, 1).T).reshape(*sigma.shape, size, size)
 
 
-def _luma(x: Float[Tensor, "*n 3 h w"]) -> Float[Tensor, "*n 1 h w"]:
-    red, green, blue = x.unbind(-3)
-    return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)[..., None, :, :]
+def _luma(x: Colours) -> Float[Tensor, "*n h w"]:
+    red, green, blue = x
+    return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def _each_channel(values: tuple[float, float, float], device: torch.device) -> Float[Tensor, "3 1 1"]:
+    """Made where it is needed: a tensor of numbers would be sent to a GPU at each call."""
+    channel = torch.arange(3, device=device)[:, None, None]
+    red, green, blue = values
+    return torch.where(channel == 0, red, torch.where(channel == 1, green, blue))
 
 
 def _weight(which: Bool[Tensor, "*n"]) -> Float[Tensor, "*n 1 1 1"]:

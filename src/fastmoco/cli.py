@@ -12,13 +12,14 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
-from fastmoco import assess, compare
+from fastmoco import assess, compare, speed
 from fastmoco.command import Settings, flat, pretrain
 from fastmoco.demo import demo
 from fastmoco.embedding import embed
 from fastmoco.export import export
 from fastmoco.foreign import import_
 from fastmoco.names import unknown
+from fastmoco.pack import pack
 
 
 def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE]")] = "") -> None:
@@ -65,15 +66,21 @@ VERBS: dict[str, Callable[..., object]] = {
     "evaluate finetune": assess.finetune,
     "evaluate gain": compare.gain,
     "embed": embed,
+    "pack": pack,
     "export": export,
     "import": import_,
+    "bench step": speed.step,
+    "bench augment": speed.augment,
+    "bench loader": speed.loader,
+    "bench train": speed.train,
+    "bench evaluate": speed.evaluate,
     "demo": demo,
     "recipes": recipes,
     "show": show,
 }
 
 
-ALONE = ("export", "import", "demo", "recipes", "show")
+ALONE = ("pack", "export", "import", *(verb for verb in VERBS if verb.startswith("bench")), "demo", "recipes", "show")
 
 
 def main() -> None:

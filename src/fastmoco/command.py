@@ -48,7 +48,11 @@ def pretrain(
     device: str = "auto",
     precision: Literal["auto", "bf16", "float32"] = "auto",
     compile: Literal["auto", "on", "off"] = "auto",
+    graph: Literal["auto", "on", "off"] = "auto",
+    recompute: Flag = False,
+    micro: int = 0,
     loader: Literal["auto", "stream", "resident"] = "auto",
+    decode: Literal["cpu", "gpu"] = "cpu",
     workers: Int = None,
     log_every: int = 20,
     save_every: int = 500,
@@ -74,7 +78,11 @@ def pretrain(
         device: cpu, cuda, cuda:1, ...; auto is a GPU if there is one.
         precision: of the networks; auto is bf16 where a GPU has it.
         compile: the networks and the augmentation, by torch.compile; auto is on with a GPU.
+        graph: let a GPU record the kernels of a step, and start them all at once; auto is on where that can be.
+        recompute: make the encoder's activations again in the backward pass in place of keeping them.
+        micro: images that the encoder sees at once, if it has no batch norm; all negatives stay. 0 is all.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
+        decode: JPEGs by the CPU's workers, or by the GPU.
         workers: that read images, for each device; by default its part of the cores, and two without a GPU.
         log_every: steps from one line of numbers to the next.
         save_every: steps from one checkpoint to the next; the last and the one before are kept.
@@ -112,14 +120,29 @@ def pretrain(
             made = compose(row, flat(set), epochs, batch, encoder, size)
             runs.divide(made.batch, world())
             chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
-            often = (log_every, save_every, keep_every, knn_every)
-            run = runs.Run(chosen, bf16, compiled, loader, readers, seed, *often, world())
+            run = runs.Run(
+                device=chosen,
+                bf16=bf16,
+                compile=compiled,
+                loader=loader,
+                workers=readers,
+                seed=seed,
+                log_every=log_every,
+                save_every=save_every,
+                keep_every=keep_every,
+                knn_every=knn_every,
+                world=world(),
+                graph=runs.record(graph, made, chosen, thrifty=recompute or micro > 0),
+                recompute=recompute,
+                micro=micro,
+                decode=decode,
+            )
         with together(), in_turn():
             source = sets.find(data, download)
         named = row if made == find(row).recipe else f"{row}, changed"
         about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
         with together():
-            _refuse(made, source, data)
+            _refuse(made, run, source, data)
         _compare(made, run, source, data)
         with ExitStack() as stack:
             with together():
@@ -155,11 +178,12 @@ def _compare(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
             raise ValueError(f"{data} has other images here than for rank 0; give all the same")
 
 
-def _refuse(recipe: "Recipe", source: "Source", data: str) -> None:
+def _refuse(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
     """What cannot be trained, before anything is written."""
     import torch
 
     from fastmoco.learner import Learner
+    from fastmoco.thrift import spare
 
     images = len(source.train)
     if images < 2:
@@ -167,8 +191,8 @@ def _refuse(recipe: "Recipe", source: "Source", data: str) -> None:
     if recipe.batch > images:
         largest = 2 ** (images.bit_length() - 1)
         raise ValueError(f"batch {recipe.batch} is larger than the {images} images; use --batch {largest}")
-    with torch.device("meta"):  # an encoder that does not exist, or cannot take such views
-        Learner(recipe)
+    with torch.device("meta"):  # an encoder that does not exist, or cannot take such views, or not in parts
+        spare(Learner(recipe), run.recompute, run.micro)
 
 
 def compose(

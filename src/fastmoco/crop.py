@@ -1,7 +1,9 @@
 """Random resized crops: where they lie, cut from a decoded image by PIL, or from many images at once on the device."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from PIL.Image import Image, Resampling
@@ -36,17 +38,25 @@ def boxes(keys: Int64[Tensor, " n"], sizes: Int64[Tensor, "n 2"], scale: Float[T
     return torch.cat([start, start + extent], dim=1)
 
 
-def cut(image: Image, box: Int64[Tensor, "4"], view: View) -> UInt8[Tensor, "3 size size"]:
-    """One crop of one decoded image, resized by PIL."""
-    left, upper, right, lower = box.tolist()
-    crop = image.crop((left, upper, right, lower)).resize((view.size, view.size), Resampling[view.resize.upper()])
-    return pixels(crop)
+def shrinks(where: Int64[Tensor, "crops n 4"], size: Int64[Tensor, " crops"]) -> Int64[Tensor, " n"]:
+    """How many times smaller, of 1, 2, 4 and 8, an image may be before a crop of it has fewer pixels than its view."""
+    spare = (where[..., 2:] - where[..., :2]).amin(2) // size[:, None]
+    return 2 ** torch.bucketize(spare.amin(0), torch.tensor([2, 4, 8]), right=True)
+
+
+def cut(image: Image, box: Sequence[int], view: View, shrink: int = 1) -> UInt8[np.ndarray, "size size 3"]:
+    """One crop of one decoded image, which is so many times smaller than the one that the box lies in; by PIL."""
+    left, upper, right, lower = (edge / shrink for edge in box)
+    # A crop knows nothing of what is around it. Only of pixels that it cuts through, PIL sees the whole.
+    x, y = int(left), int(upper)
+    crop = image.crop((x, y, math.ceil(right), math.ceil(lower)))
+    inside = (left - x, upper - y, right - x, lower - y)
+    return np.asarray(crop.resize((view.size, view.size), Resampling[view.resize.upper()], box=inside))
 
 
 def pixels(image: Image) -> UInt8[Tensor, "3 h w"]:
     """An RGB image as a tensor."""
-    flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return flat.view(image.height, image.width, 3).permute(2, 0, 1).contiguous()
+    return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
 
 
 def resample(images: UInt8[Tensor, "n 3 h w"], box: Int64[Tensor, "n 4"], view: View) -> Float[Tensor, "n 3 size size"]:

@@ -64,19 +64,18 @@ def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
     """Seconds that an epoch takes on this machine, judged by a few steps."""
     import torch
 
-    from fastmoco import optim
-    from fastmoco.descent import descend
     from fastmoco.draws import Draws
-    from fastmoco.learner import Learner
+    from fastmoco.engine import Engine, Gear
     from fastmoco.loader import choose
 
     draws = Draws(recipe.views, recipe.batch, recipe.epochs, 0, len(source.train))
-    loader = choose(source.train, draws, torch.device("cpu"), way="resident", workers=1, compile=False)
-    learner = Learner(recipe).to(memory_format=torch.channels_last)
-    optimizer = optim.build(recipe.optim, learner.online)
+    cpu = torch.device("cpu")
+    loader = choose(source.train, draws, cpu, way="resident", workers=1, compile=False)
+    engine = Engine(recipe, Gear(cpu))
+    engine.start()
     spans = []
     for batch in itertools.islice(loader.since(0), steps):
         begun = time.perf_counter()
-        descend(learner, optimizer, loader.views(batch))
+        engine.step(1.0, loader.views(batch))
         spans.append(time.perf_counter() - begun)
     return statistics.median(spans) * draws.per_epoch  # the first steps are slower, and something may come between

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fastmoco.names import unknown
 from fastmoco.samples import EMBEDDING, IMAGE
+from fastmoco.stem import convolve
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2")
 # Without a suffix the stem is ImageNet's; "-small" is a 3x3 convolution of stride 1, no max-pool, for up to 64 px.
@@ -42,7 +43,7 @@ class ResNet(nn.Module):
         """From after one stage to after another: 0 is the image, 1 to 4 are maps, 5 is the pooled embedding."""
         net = self.net
         stages = (
-            (net.conv1, net.bn1, net.relu, net.maxpool, net.layer1),
+            (self.stem, net.layer1),
             (net.layer2,),
             (net.layer3,),
             (net.layer4,),
@@ -53,8 +54,21 @@ class ResNet(nn.Module):
                 x = layer(x)
         return x
 
+    def stem(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b d high wide"]:
+        """What is before the first residual block."""
+        net = self.net
+        first, even = net.conv1, not (x.shape[2] % 2 or x.shape[3] % 2)
+        folded = even and first.stride == (2, 2) and _compiled_for_gpu(x)
+        y: Tensor = net.maxpool(net.relu(net.bn1(convolve(x, first.weight) if folded else first(x))))
+        return y
+
     def admit(self, height: int, width: int) -> None:
         """A ResNet takes images of every size."""
+
+
+def _compiled_for_gpu(x: Float[Tensor, "b c height width"]) -> bool:
+    """Elsewhere what it takes to fold an image is not won back."""
+    return x.is_cuda and torch.compiler.is_compiling()
 
 
 class Timm(nn.Module):

@@ -49,7 +49,7 @@ def _read_folder(path: str, known: tuple[str, ...] = ()) -> Images | None:
     for endings in ((".tar",), shards.COMPRESSED):  # the second only to be refused
         tars = [os.fsdecode(os.path.join(root, name)) for name in names if os.fsdecode(name).lower().endswith(endings)]
         if tars:
-            return read_shards(tars, path)
+            return read_shards(tars, path, _read_names(path), known)
     return None
 
 
@@ -95,20 +95,35 @@ def _number_folders(paths: list[bytes], known: tuple[str, ...]) -> tuple[Sequenc
     return None, ()
 
 
-def _number(labels: Sequence[int]) -> tuple[Sequence[int] | None, tuple[str, ...]]:
-    """Classes by the numbers that someone gave them; a single one tells nothing apart."""
+def _number(
+    labels: Sequence[int], names: Sequence[str] = (), known: tuple[str, ...] = ()
+) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    """Classes by the numbers that someone gave them; a single one tells nothing apart, unless others have it."""
     values = sorted(set(labels))
-    if len(values) < 2:
+    classes = tuple(names[value] if 0 <= value < len(names) else str(value) for value in values)
+    if len(values) < 2 and not set(classes) & set(known):
         return None, ()
     numbers = {value: number for number, value in enumerate(values)}
-    return array("q", (numbers[label] for label in labels)), tuple(str(value) for value in values)
+    return array("q", (numbers[label] for label in labels)), classes
 
 
-def read_shards(paths: Iterator[str] | list[str], data: str) -> Shards:
+def _read_names(path: str) -> list[str]:
+    """The names of classes beside shards: line n is that of class n, counted from 0."""
+    try:
+        with open(os.path.join(path, "classes.txt"), "rb") as file:
+            names = shards.show(file.read()).splitlines()
+    except OSError:
+        return []
+    return names if len(set(names)) == len(names) else []
+
+
+def read_shards(
+    paths: Iterator[str] | list[str], data: str, names: Sequence[str] = (), known: tuple[str, ...] = ()
+) -> Shards:
     index = shards.build(paths)
     if not len(index):
         raise ValueError(f"no images in the shards {data!r}; known endings: {_KNOWN}")
-    labels, classes = (None, ()) if index.labels is None else _number(index.labels.tolist())
+    labels, classes = (None, ()) if index.labels is None else _number(index.labels.tolist(), names, known)
     return Shards(index, labels, classes)
 
 

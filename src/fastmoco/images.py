@@ -37,6 +37,13 @@ class Images(Protocol):
     def stamp(self) -> str: ...  # another when the images or their labels have changed; the same if the set was moved
 
 
+@runtime_checkable
+class Encoded(Protocol):
+    """Images that can also be had as they lie in files, of which some need not be decoded whole, or not here."""
+
+    def fetch(self, index: int) -> bytes | Image: ...  # the image itself where there is no file of it
+
+
 @dataclass(frozen=True)
 class Source:
     train: Images  # what is learnt from; labels are never used for it
@@ -82,16 +89,34 @@ def fingerprint(images: Images) -> dict[str, str | int]:
     return {"images": len(images), "names": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
+def fetch(images: Images, index: int) -> bytes | Image:
+    """An image as its file holds it, or else the image itself."""
+    return images.fetch(index) if isinstance(images, Encoded) else images.read(index)
+
+
 def decode(content: bytes) -> Image:
     """The first frame of an encoded image, as RGB."""
+    return load(look(content))
+
+
+def look(content: bytes | Image) -> Image:
+    """What the header tells: size and format. Nothing is decoded."""
+    if not isinstance(content, bytes):
+        return content
     _hush()
     # No other formats: PIL would start Ghostscript for a PostScript file, whatever it is called.
-    image: Image = PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM"))
+    return PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM"))
+
+
+def load(image: Image, shrink: int = 1) -> Image:
+    """The pixels, as RGB. A JPEG is made smaller by `shrink`, of 1, 2, 4 and 8, which spares most of the work."""
+    if shrink > 1:
+        image.draft(None, (image.width // shrink, image.height // shrink))
     image.load()
     if image.mode == "I" or image.mode.startswith("I;16"):
         # PIL would turn all above 255 white.
         image = PIL.Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
 
 
 def _hush() -> None:
@@ -139,8 +164,11 @@ class Files:
         return len(self.paths)
 
     def read(self, index: int) -> Image:
+        return decode(self.fetch(index))
+
+    def fetch(self, index: int) -> bytes:
         with open(self._path(index), "rb") as file:
-            return decode(file.read())
+            return file.read()
 
     def name(self, index: int) -> str:
         return shards.show(self._path(index))
@@ -166,7 +194,10 @@ class Shards:
         return len(self.index)
 
     def read(self, index: int) -> Image:
-        return decode(self.index.fetch(index))
+        return decode(self.fetch(index))
+
+    def fetch(self, index: int) -> bytes:
+        return self.index.fetch(index)
 
     def name(self, index: int) -> str:
         return self.index.name(index)
@@ -220,6 +251,9 @@ class Part:
 
     def read(self, index: int) -> Image:
         return self.images.read(int(self.index[index]))
+
+    def fetch(self, index: int) -> bytes | Image:
+        return fetch(self.images, int(self.index[index]))
 
     def name(self, index: int) -> str:
         return self.images.name(int(self.index[index]))

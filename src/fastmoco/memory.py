@@ -3,13 +3,12 @@
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
-from fastmoco import optim
-from fastmoco.descent import descend
 from fastmoco.distributed import grouped
-from fastmoco.learner import Learner
+from fastmoco.engine import Engine
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
 
@@ -51,11 +50,11 @@ def largest(recipe: Recipe, run: Run) -> int:
 def _try(recipe: Recipe, run: Run, batch: int) -> None:
     """Two steps on blank views."""
     torch.cuda.empty_cache()
-    learner = Learner(recipe).to(run.device).to(memory_format=torch.channels_last)
-    optimizer = optim.build(recipe.optim, learner.online)
+    engine = Engine(recipe, replace(run.gear, compile=False, graph=False))
+    engine.start()
     shapes = [(view.count, batch, 3, view.size, view.size) for view in recipe.views]
     for _ in range(2):  # the second has the optimiser's state, too
-        descend(learner, optimizer, [torch.zeros(shape, device=run.device) for shape in shapes], run.bf16)
+        engine.step(1.0, [torch.zeros(shape, device=run.device) for shape in shapes])
 
 
 def _is_memory(error: Exception) -> bool:

@@ -121,7 +121,7 @@ class BatchNorm(_BatchNorm):
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
+        self.num_batches_tracked.add_(1)
         part = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), part)
         self.running_var.lerp_(variance.to(self.running_var.dtype), part)

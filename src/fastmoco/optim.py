@@ -85,24 +85,40 @@ def rate(schedule: Schedule, step: int, steps: int, per_epoch: int) -> float:
     return schedule.start + (1 - schedule.start) * climbed
 
 
-def build(optim: Optim, branch: Branch) -> torch.optim.Optimizer:
-    """The optimiser of the online branch. The group of the predictor is marked, since its rate may stand still."""
+def build(optim: Optim, branch: Branch, recorded: bool = False) -> torch.optim.Optimizer:
+    """The optimiser of the online branch. The group of the predictor is marked, since its rate may stand still.
+
+    If its steps are to be recorded by a GPU, rates are tensors there, as numbers would be recorded with them.
+    """
     groups = [_group(False, branch.encoder, branch.projector)]
     if branch.predictor is not None:
         groups.append(_group(True, branch.predictor))
+    if recorded:
+        device = next(branch.parameters()).device
+        groups = [{**group, "lr": torch.tensor(optim.lr, device=device)} for group in groups]
     match optim:
         case SGD():
-            return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay)
+            return torch.optim.SGD(groups, optim.lr, optim.momentum, weight_decay=optim.weight_decay, fused=True)
         case AdamW():
-            return torch.optim.AdamW(groups, optim.lr, optim.betas, weight_decay=optim.weight_decay)
+            decay = optim.weight_decay
+            return torch.optim.AdamW(groups, optim.lr, optim.betas, weight_decay=decay, fused=True, capturable=recorded)
         case LARS():
             return Lars(groups, optim)
+
+
+def restore(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """What an optimiser remembers of its steps. Rates and options are not read back: recipe and device know them."""
+    optimizer.load_state_dict({**state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, schedule: Schedule, part: float) -> None:
     """Take this part of the full rate for the next step, but the full rate for a predictor that keeps it."""
     for group in optimizer.param_groups:
-        group["lr"] = optim.lr if group["predictor"] and schedule.predictor == "constant" else optim.lr * part
+        rate = optim.lr if group["predictor"] and schedule.predictor == "constant" else optim.lr * part
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 class Lars(torch.optim.Optimizer):
@@ -138,7 +154,7 @@ class Lars(torch.optim.Optimizer):
         buffers = [self.state[weight]["momentum"] for weight in weights]
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_add_(buffers, steps)
-        torch._foreach_add_(weights, buffers, alpha=-group["lr"])
+        torch._foreach_sub_(weights, torch._foreach_mul(buffers, group["lr"]))
 
 
 def _group(predictor: bool, *networks: nn.Module) -> dict[str, Any]:

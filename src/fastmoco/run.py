@@ -14,8 +14,9 @@ import torch
 
 from fastmoco import __version__
 from fastmoco.checkpoint import write
-from fastmoco.distributed import launched, local_rank, local_world, world
-from fastmoco.loader import Way
+from fastmoco.distributed import grouped, launched, local_rank, local_world, world
+from fastmoco.engine import Gear, recordable
+from fastmoco.loader import Decode, Way
 from fastmoco.notation import differences, read
 from fastmoco.recipe import Recipe
 
@@ -40,10 +41,18 @@ class Run:
     keep_every: int
     knn_every: int
     world: int = 1  # ranks
+    graph: bool = False  # whether a GPU records the kernels of a step
+    recompute: bool = False
+    micro: int = 0  # images that an encoder sees at once; 0 is all
+    decode: Decode = "cpu"
 
     def __post_init__(self) -> None:
         if self.loader not in get_args(Way):
             raise ValueError(f"--loader {self.loader}: use {', '.join(get_args(Way))}")
+        if self.decode not in get_args(Decode):
+            raise ValueError(f"--decode {self.decode}: use {', '.join(get_args(Decode))}")
+        if self.micro < 0:
+            raise ValueError(f"--micro {self.micro}: use 1 image or more, or 0 for all at once")
         for name in ("log_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 step or more")
@@ -53,11 +62,16 @@ class Run:
         check(self.seed, self.workers)
 
     @property
+    def gear(self) -> Gear:
+        return Gear(self.device, self.bf16, self.compile, self.graph, recompute=self.recompute, micro=self.micro)
+
+    @property
     def words(self) -> str:
         """For people."""
         compiled = ", compiled" if self.compile else ""
         ranks = f"{self.world} x " if self.world > 1 else ""
-        return f"{ranks}{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}"
+        recorded = ", recorded" if self.graph else ""
+        return f"{ranks}{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}{recorded}"
 
 
 def check(seed: int, workers: int) -> None:
@@ -101,6 +115,22 @@ def settle(
         cuda if compile == "auto" else compile == "on",
         usual if workers is None else workers,
     )
+
+
+def record(graph: Switch, recipe: Recipe, device: torch.device, thrifty: bool) -> bool:
+    """Whether a GPU is to record a step: wherever it can, unless told otherwise."""
+    if graph not in get_args(Switch):
+        raise ValueError(f"--graph {graph}: use {', '.join(get_args(Switch))}")
+    against = {
+        f"it needs a GPU, and this is {device}": device.type != "cuda",
+        "it is for one process": grouped(),
+        "--recompute and --micro do not go with it": thrifty,
+        "this recipe draws on the way, has an encoder of timm, or has parts of your own": not recordable(recipe),
+    }
+    reason = next((reason for reason, holds in against.items() if holds), None)
+    if graph == "on" and reason is not None:
+        raise ValueError(f"--graph on: {reason}; use --graph off")
+    return graph != "off" and reason is None
 
 
 def _own(device: str) -> torch.device:

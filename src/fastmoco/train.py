@@ -1,25 +1,24 @@
 """The training loop: steps, and between them what is logged, saved and judged when it is due."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
 
-from fastmoco import checkpoint, distributed, health, optim
+from fastmoco import __began__, checkpoint, distributed, health, optim
 from fastmoco.album import Unreadable
-from fastmoco.descent import descend
 from fastmoco.draws import Draws
+from fastmoco.engine import Engine
 from fastmoco.evaluate.judge import Judge
 from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal, clock
-from fastmoco.learner import Learner
 from fastmoco.loader import Batch, Loader, Resident, Way, choose
 from fastmoco.meeting import losses_told, orphaned, restarted
 from fastmoco.meter import Meter
-from fastmoco.norm import synchronise
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
@@ -36,13 +35,8 @@ class Training:
             recipe.views, recipe.batch, recipe.epochs, run.seed, len(source.train), rank=rank, world=ranks
         )
         torch.manual_seed(run.seed)
-        self.learner = Learner(recipe).to(run.device)  # made on the CPU: a seed means the same weights everywhere
-        self.learner.to(memory_format=torch.channels_last)  # faster on a CPU, too
-        synchronise(self.learner, run.device, run.compile)
-        if run.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
-            torch.backends.cudnn.benchmark = True
-        self.optimizer = optim.build(recipe.optim, self.learner.online)
+        self.engine = Engine(recipe, run.gear)
+        self.learner = self.engine.learner
         self.step = 0
         self.saved = -1  # the step of the newest checkpoint
         self.meter = Meter(run.device)
@@ -51,6 +45,7 @@ class Training:
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
         self.asked: signal.Signals | None = None  # to stop, as all ranks know
+        self.first: dict[str, float] | None = None  # of this process, for its first log line
         state, again = self._newest(), restarted()
         if state is not None:
             self._restore(state)
@@ -59,7 +54,7 @@ class Training:
             self.notes.append(f"{again}; {told}" if again else told)
         elif again:
             self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
-        self.forward = distributed.parallel(self.learner)
+        self.engine.start()
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
         self.journal = Journal(folder, self.step)
 
@@ -148,9 +143,10 @@ class Training:
         assert self.loader is not None
         self.step += 1
         part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
-        optim.set_rate(self.optimizer, self.recipe.optim, self.recipe.schedule, part)
-        views = self.loader.views(batch)
-        self.meter.count(*descend(self.learner, self.optimizer, views, self.run.bf16, self.forward))
+        self.meter.count(*self.engine.step(part, self.loader.views(batch)))
+        if self.first is None:
+            self.meter.losses.item()  # when the device has finished it
+            self.first = {"perf/first_step": time.monotonic() - __began__}
 
     def save(self) -> None:
         """A checkpoint and the encoder, if there is anything new. What is broken is never saved."""
@@ -177,7 +173,7 @@ class Training:
         return {
             "step": self.step,
             "learner": self.learner.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.engine.optimizer.state_dict(),
             "meter": self.meter.state(),
             "way": self.way,
             "rng": torch.get_rng_state(),  # Beta weights and montages draw from it
@@ -204,7 +200,7 @@ class Training:
     def _restore(self, state: checkpoint.State) -> None:
         try:
             self.learner.load_state_dict(state["learner"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            optim.restore(self.engine.optimizer, state["optimizer"])
             self.meter.restore(state["meter"])
             self.way = state["way"] if self.run.loader == "auto" else self.run.loader
             self.step = self.saved = int(state["step"])
@@ -226,15 +222,19 @@ class Training:
                 self.journal.show(f"reading images: {count:,} of {len(images):,}")
 
         self.loader = choose(
-            images, self.draws, run.device, way=self.way, workers=run.workers, compile=run.compile, seen=seen
+            images,
+            self.draws,
+            run.device,
+            way=self.way,
+            workers=run.workers,
+            compile=run.compile,
+            decode=run.decode,
+            seen=seen,
         )
         self.way = "resident" if isinstance(self.loader, Resident) else "stream"
         self.journal.say(self.loader.words)
         if run.compile:
             self.journal.say("compiling; the first steps take a minute")
-            branches = [branch for branch in (self.learner.online, self.learner.momentum) if branch is not None]
-            for network in (network for branch in branches for network in branch.children()):
-                network.compile(dynamic=False)
         self.batches = self.loader.since(self.step)
         self.meter.start()
 
@@ -248,13 +248,15 @@ class Training:
         values = {
             "epoch": self.step / self.draws.per_epoch,
             **self.meter.read(self.recipe.batch),
-            "train/lr": self.optimizer.param_groups[0]["lr"],
-            **({} if self.forward is None else distributed.timing(self.forward)),
+            "train/lr": float(self.engine.optimizer.param_groups[0]["lr"]),
+            **self.engine.timing(),
+            **(self.first or {}),
             **{name: value.item() for name, value in health.measure(samples.x, targets.x, met).items()},
         }
         if self.learner.momentum is not None:
             values["health/drift"] = health.drift(self.learner.online, self.learner.momentum).item()
         self.journal.record(self.step, values)
+        self.first = {}
         self._show()
         self.journal.note(f"{self._line()}  {self._verdict()}")
         self.meter.turn()

@@ -141,7 +141,7 @@ def extract(network: nn.Module, gallery: Gallery, device: torch.device, what: st
     gallery.bad = pooled(gallery.bad)
     if x is None:
         raise ValueError(f"no image of {gallery.images.name(0)} and {len(gallery) - 1:,} more can be read")
-    if not x.isfinite().all():
+    if not finite(x):
         raise ValueError("embeddings are not finite; the training of these weights has diverged")
     places = concatenate(torch.tensor(index, dtype=torch.long))
     return Features(x, places, labels_of(gallery.images)[places].to(x.device))
@@ -233,6 +233,11 @@ def _tracking_the_last_block(encoder: Encoder, norms: list[_BatchNorm]) -> Itera
 def _show(pixels: UInt8[Tensor, "b 3 h w"], device: torch.device) -> Float[Tensor, "b 3 h w"]:
     x = normalise(pixels.to(device, non_blocking=True).float() / 255)
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def finite(x: Float[Tensor, "n d"]) -> bool:
+    """Whether all are numbers; by their least and most, since `isfinite` would make a copy of all."""
+    return not x.numel() or bool(torch.stack(x.aminmax()).isfinite().all())
 
 
 def labels_of(images: Images) -> Int64[Tensor, " n"]:

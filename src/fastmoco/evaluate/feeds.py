@@ -14,6 +14,7 @@ from fastmoco.encoder import Encoder
 from fastmoco.evaluate.features import Features, labels_of
 from fastmoco.images import Images
 from fastmoco.loader import choose
+from fastmoco.randomness import key
 
 NOT_ASKED = -100  # stands for the label of an image that could not be read; torch's loss leaves it out
 
@@ -97,7 +98,15 @@ class Embeddings:
         self.looks = looks
 
     def since(self, step: int) -> Generator[Example, None, None]:
-        for number in range(step, self.draws.steps):
-            look = self.looks[number // self.draws.per_epoch % len(self.looks)]
-            index = self.draws.index(number).to(look.x.device)
-            yield look.x[index], look.labels[index]
+        """The images of each step are those of `Draws.index`, whose order is made on the device here.
+
+        Indices that come from the host would make a GPU wait for it at every step.
+        """
+        draws, device = self.draws, self.looks[0].x.device
+        for epoch in range(step // draws.per_epoch, draws.epochs):
+            look = self.looks[epoch % len(self.looks)]
+            visited = key(draws.seed, epoch, torch.arange(draws.images, device=device)).argsort(stable=True)
+            filled = torch.cat([visited, visited[: -draws.images % draws.batch]])
+            for whole in torch.split(filled, draws.batch)[max(0, step - epoch * draws.per_epoch) : draws.per_epoch]:
+                index = whole.tensor_split(draws.world)[draws.rank]
+                yield look.x[index], look.labels[index]

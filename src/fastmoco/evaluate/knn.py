@@ -1,68 +1,136 @@
 """Weighted nearest neighbours: what features are worth without any training."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from fastmoco.distributed import concatenate, share
+from fastmoco.evaluate.features import finite
 from fastmoco.evaluate.scores import tops
 from fastmoco.evaluate.subject import Answers, Subject
 
 COUNTS = (20, 200)  # neighbours that vote
+TEMPERATURE = 0.07
+ROOM = 2**32  # bytes of cosines that are held at once
+MOST = 1024  # queries that are asked at once, if their cosines have room
+TILE = 256  # of so many rows a GPU makes a product without waste
+GROUP = 64  # cosines of which the highest stands for all; near the root of bank / neighbours, of ImageNet's 80
 
 
 def evaluate(subject: Subject) -> Answers:
     """Top-1 and top-5 of the held-out images by the votes of their nearest among the others; nothing is trained."""
     bank, queries = subject.features()
-    for k in COUNTS:
-        yield from tops(f"knn{k}", vote(queries.x, bank.x, bank.labels, subject.classes, k), queries.labels)
+    found = votes(queries.x, bank.x, bank.labels, subject.classes, COUNTS, spend=True)
+    for k, scores in zip(COUNTS, found, strict=True):
+        yield from tops(f"knn{k}", scores, queries.labels)
 
 
-@torch.no_grad()
 def vote(
     queries: Float[Tensor, "q d"],
     bank: Float[Tensor, "n d"],
     labels: Int[Tensor, " n"],
     classes: int,
     k: int = 20,
-    temperature: float = 0.07,
+    temperature: float = TEMPERATURE,
     own: bool = False,
-    block: int = 256,
+    block: int | None = None,
 ) -> Float[Tensor, "q {classes}"]:
     """For each query the votes of its k nearest by cosine, each in proportion to exp(cosine / temperature), in all 1.
 
-    With `own` the queries are the bank itself, and an image is not its own neighbour. Similarities are held for `block`
-    queries at a time. Ranks, of which each has all features, share the blocks.
+    With `own` the queries are the bank itself, and an image is not its own neighbour.
     """
-    k = min(k, len(bank) - own)
-    if k < 1:
-        raise ValueError(f"k={k} of {len(bank)} images: no neighbour can vote; use k of 1 or more, and more images")
-    if not (queries.isfinite().all() and bank.isfinite().all()):
+    return votes(queries, bank, labels, classes, (k,), temperature, own, block)[0]
+
+
+@torch.no_grad()
+def votes(
+    queries: Float[Tensor, "q d"],
+    bank: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    classes: int,
+    counts: Sequence[int],
+    temperature: float = TEMPERATURE,
+    own: bool = False,
+    block: int | None = None,
+    spend: bool = False,
+) -> list[Float[Tensor, "q {classes}"]]:
+    """The votes of the nearest for each count of them, by one search. With `spend` the bank's lengths are lost.
+
+    Cosines are held for `block` queries at a time. Ranks, of which each has all features, share the blocks.
+    """
+    ks = [min(k, len(bank) - own) for k in counts]
+    if min(ks) < 1:
+        raise ValueError(
+            f"k={min(ks)} of {len(bank)} images: no neighbour can vote; use k of 1 or more, and more images"
+        )
+    if not (finite(queries) and finite(bank)):
         raise ValueError("features are not finite, so nothing is near; the training has diverged")
+    assert not (own and spend), "the queries would be spent with the bank"
+    block = block or _block(len(bank))
+    found = [[queries.new_zeros(0, classes, dtype=torch.float)] for _ in ks]
     with torch.autocast(bank.device.type, enabled=False):
-        bank = F.normalize(bank.float())
-        votes = [queries.new_zeros(0, classes, dtype=torch.float)]
+        bank = bank.float()
+        bank = F.normalize(bank, out=bank if spend else None)  # a copy of ImageNet's would be 10 GB
         mine = share(len(queries), block)
+        # The last group is filled up with what is never near.
+        room = bank.new_full((min(block, len(mine)), -(-len(bank) // GROUP) * GROUP), -torch.inf)
         for start in mine[::block]:
-            cosines = F.normalize(queries[start : start + block].float()) @ bank.T
+            asked = F.normalize(queries[start : start + block].float())
+            cosines = room[: len(asked)]
+            torch.mm(asked, bank.T, out=cosines[:, : len(bank)])
             if own:
-                cosines[:, start:].fill_diagonal_(-torch.inf)
-            nearest = _nearest(cosines, k)
-            weights = (cosines.gather(1, nearest) / temperature).softmax(1)
-            # Not scatter_add: on a GPU it adds in no fixed order.
-            votes.append((weights[:, None] @ F.one_hot(labels[nearest].long(), classes).float()).squeeze(1))
-    return concatenate(torch.cat(votes))
+                cosines[:, start : len(bank)].fill_diagonal_(-torch.inf)
+            nearest = _nearest(cosines, max(ks))
+            for k, parts in zip(ks, found, strict=True):
+                parts.append(_count(cosines, nearest[:, :k], labels, classes, temperature))
+    return [concatenate(torch.cat(parts)) for parts in found]
 
 
-def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int[Tensor, "q {k}"]:
-    """The k highest places of each row in rising order. Of equals the first; topk alone may take any of them."""
-    if k == cosines.shape[1]:
-        return torch.arange(k, device=cosines.device).expand(len(cosines), k)
-    values, places = cosines.topk(k + 1)
-    nearest = places[:, :k].sort(1).values
-    for row in (values[:, k - 1] == values[:, k]).nonzero()[:, 0].tolist():  # rare: only there topk had a choice
-        nearer = (cosines[row] > values[row, k]).nonzero()[:, 0]
-        tied = (cosines[row] == values[row, k]).nonzero()[: k - len(nearer), 0]
-        nearest[row] = torch.cat([nearer, tied]).sort().values
-    return nearest
+def _block(bank: int) -> int:
+    """Queries at once: as many as have room, and whole tiles of them. Ranks need the same, so only the bank counts."""
+    most = ROOM // (4 * bank)
+    return max(1, min(MOST, most // TILE * TILE or most))
+
+
+def _count(
+    cosines: Float[Tensor, "q n"],
+    nearest: Int64[Tensor, "q k"],
+    labels: Int[Tensor, " bank"],
+    classes: int,
+    temperature: float,
+) -> Float[Tensor, "q {classes}"]:
+    nearest = nearest.sort(1).values
+    weights = (cosines.gather(1, nearest) / temperature).softmax(1)
+    # Not scatter_add: on a GPU it adds in no fixed order.
+    chosen = labels[nearest][..., None] == torch.arange(classes, device=labels.device)
+    return (weights[:, None] @ chosen.float()).squeeze(1)
+
+
+def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int64[Tensor, "q {k}"]:
+    """The places of the k highest of each row, the highest first; of equals the first.
+
+    Whole groups are left out first: if k groups come before another, by their highest cosine or with an equal one that
+    is further to the left, then so do k cosines come before each of the other's, and none of its is among the k.
+    """
+    every = torch.arange(cosines.shape[1], device=cosines.device).expand_as(cosines)
+    if cosines.shape[1] <= k * GROUP:  # none would be left out
+        return _first(cosines, every, k)
+    highest = cosines.view(len(cosines), -1, GROUP).amax(2)
+    groups = _first(highest, every[:, : highest.shape[1]], k)
+    places = (groups[..., None] * GROUP + every[:, None, :GROUP]).flatten(1)
+    return _first(cosines.gather(1, places), places, k)
+
+
+def _first(values: Float[Tensor, "q m"], places: Int64[Tensor, "q m"], k: int) -> Int64[Tensor, "q {k}"]:
+    """The places of the k highest values of each row, the highest first; of equals the lowest place.
+
+    topk alone may take any of equals, so it is asked for integers of which no two are equal: the value's bits, which
+    rise as values do once those below zero are turned round, and then the place.
+    """
+    bits = (values + 0.0).view(torch.int32)  # there are two zeros, and the sum makes them one
+    rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    keys = (rising.long() << 32) - places
+    return -keys.topk(k).values & 0xFFFFFFFF

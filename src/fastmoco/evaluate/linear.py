@@ -1,12 +1,14 @@
 """The paper's linear evaluation: a classifier on the frozen encoder, by LARS (section 4.2 and Table 6)."""
 
+import os
 from contextlib import closing
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from fastmoco.evaluate.features import Features, Tensors, pooled, remembered
+from fastmoco.distributed import local_world, together
+from fastmoco.evaluate.features import MOST, Features, Tensors, pooled, remembered
 from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings
 from fastmoco.evaluate.fit import Classifier, Course, cosine, fit
 from fastmoco.evaluate.progress import Progress
@@ -14,11 +16,13 @@ from fastmoco.evaluate.scores import tops
 from fastmoco.evaluate.subject import Answers, Subject
 from fastmoco.optim import LARS, Lars
 from fastmoco.protocols import Linear
+from fastmoco.spread import say
 
 IMAGENET = 1_281_167  # images; the paper's rate and batch are for so many
 STEPS = 32  # in an epoch at least, where the set allows them
 SMALLEST = 4  # images in a batch, where there are so many
 LOOKS = 10  # crops of each image that are embedded, if that is done beforehand
+FILL = 0.9  # of the memory that embeddings may take: a batch of them, and what is learnt, need some, too
 
 
 def suited(protocol: Linear, images: int) -> Linear:
@@ -68,6 +72,7 @@ def evaluate_cached(subject: Subject, protocol: Linear, looks: int) -> Answers:
 def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
     """Embeddings of the crops of the first epochs of a course."""
     short, images = replace(plan, epochs=looks), len(subject.train)
+    _admit(looks, images, subject.encoder.width, subject.device)
 
     def make() -> Tensors:
         feed = subject.encoded(short, bf16=False)
@@ -88,6 +93,32 @@ def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
     places = torch.arange(images)
     pairs = zip(found["x"].to(subject.device), found["labels"].to(subject.device), strict=True)
     return [Features(x, places, labels) for x, labels in pairs]
+
+
+def _admit(looks: int, images: int, width: int, device: torch.device) -> None:
+    """Refuse embeddings that no memory holds before hours are spent on them, and tell of those that are not kept."""
+    one = 4 * images * width
+    take = f"embeddings of {looks} crops of {images:,} images take {_gib(looks * one)}"
+    with together():
+        for place, room in _rooms(device).items():
+            if looks * one > room:
+                advice = f"use --looks {room // one}" if room >= one else "leave out --cached"
+                raise ValueError(f"--looks {looks}: {take}, and {place} has room for {_gib(room)}; {advice}")
+    if looks * one > MOST:
+        advice = f"; those of --looks {MOST // one} are" if one <= MOST else ""
+        say(f"{take}, and above {_gib(MOST)} are not kept for the next time{advice}")
+
+
+def _rooms(device: torch.device) -> dict[str, int]:
+    """Bytes that embeddings may take: on the host, where they are made by every process, and on the device."""
+    rooms = {"the host": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local_world()}
+    if device.type == "cuda":
+        rooms[str(device)] = torch.cuda.mem_get_info(device)[0]
+    return {place: int(FILL * room) for place, room in rooms.items()}
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
 
 
 def _steps(images: int, batch: int) -> int:

@@ -1,0 +1,72 @@
+"""Time and memory of contenders that take turns in one process, so that what else happens there happens to all."""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+
+@dataclass
+class Contender:
+    """One way to do a piece of work."""
+
+    name: str
+    work: Callable[[], object]  # one piece
+    images: int  # in a piece; 0 if it is not about images
+    first: float  # seconds of the first piece, in which things are compiled
+    peak: int  # bytes of a GPU that it took at most, beyond what was there before
+    rounds: list[float] = field(default_factory=list)  # seconds of a piece, in each round
+
+    @property
+    def seconds(self) -> float:
+        """Of a piece, in the usual round."""
+        return median(self.rounds)
+
+
+def enter(
+    name: str, make: Callable[[], Callable[[], object]], device: torch.device, images: int = 0, warm: int = 5
+) -> Contender:
+    """Make one that does pieces of work, and let it do a few."""
+    finish(device)
+    gc.collect()  # or what the one before has left would seem to be there
+    there = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    begun = time.perf_counter()
+    work = make()
+    work()
+    finish(device)
+    first = time.perf_counter() - begun
+    for _ in range(warm):
+        work()
+    finish(device)
+    peak = torch.cuda.max_memory_allocated(device) - there if device.type == "cuda" else 0
+    return Contender(name, work, images, first, peak)
+
+
+def compete(contenders: Sequence[Contender], device: torch.device, seconds: float = 2.0, rounds: int = 5) -> None:
+    """Rounds of about so many seconds, one contender after another, and again."""
+    pieces = [max(1, round(seconds / max(_span(each, 1, device), 1e-6))) for each in contenders]
+    for _ in range(rounds):
+        for contender, count in zip(contenders, pieces, strict=True):
+            contender.rounds.append(_span(contender, count, device) / count)
+
+
+def finish(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _span(contender: Contender, count: int, device: torch.device) -> float:
+    """Seconds of so many pieces."""
+    finish(device)
+    begun = time.perf_counter()
+    for _ in range(count):
+        contender.work()
+    finish(device)
+    return time.perf_counter() - begun

@@ -1,0 +1,150 @@
+"""A learner at work: where its steps are computed, and how. Nothing here changes what is learnt, beyond rounding."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fastmoco import distributed, optim
+from fastmoco.contrast import Cosine, InfoNCE
+from fastmoco.descent import descend
+from fastmoco.encoder import whole_only
+from fastmoco.learner import Learner
+from fastmoco.merge import Max, Mean, Tiles, Weighted
+from fastmoco.norm import synchronise
+from fastmoco.recipe import SIDES, Recipe
+from fastmoco.steps import Combine, Divide, Encode, Nearest, Predict, Project, Stitch
+from fastmoco.target import Momentum, StopGradient
+from fastmoco.thrift import spare
+
+Views = Sequence[Float[Tensor, "_ b 3 _ _"]]
+Outcome = tuple[Float[Tensor, ""], Float[Tensor, ""]]  # the loss, and the norm of the gradient
+
+WARM = 3  # steps before one is recorded: what is compiled, and what is allocated once, must be there by then
+
+# Of torch's compiler: GPUs are quicker at matrix products than at 1x1 convolutions, which are the same.
+OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {"conv_1x1_as_mm": True}
+
+# What computes the same in every step, on the device alone. What draws on the host, as a montage does, would be
+# recorded with what it drew, and what someone else has written may count steps there.
+STEPS = (Divide, Stitch, Encode, Combine, Project, Predict, Nearest)
+MERGES = (Mean, Tiles, Max, Weighted)
+CONTRASTS, TARGETS = (InfoNCE, Cosine), (Momentum, StopGradient)
+
+
+@dataclass(frozen=True)
+class Gear:
+    """How steps are computed."""
+
+    device: torch.device
+    bf16: bool = False
+    compile: bool = False
+    graph: bool = False  # the kernels of a step are recorded once, and from then on started all at once
+    channels_last: bool = True  # faster on a CPU, too
+    recompute: bool = False  # the encoder's activations in the backward pass
+    micro: int = 0  # images that an encoder sees at once; 0 is all
+
+
+class Engine:
+    """A learner and its optimiser in gear. All ranks make it, and start it when its weights are what they should be."""
+
+    def __init__(self, recipe: Recipe, gear: Gear) -> None:
+        self.gear = gear
+        self.learner = Learner(recipe).to(gear.device)  # made on the CPU: a seed means the same weights everywhere
+        if gear.channels_last:
+            self.learner.to(memory_format=torch.channels_last)
+        synchronise(self.learner, gear.device, gear.compile)
+        spare(self.learner, gear.recompute, gear.micro)
+        self.optimizer = optim.build(recipe.optim, self.learner.online, recorded=gear.graph)
+        self._forward: nn.parallel.DistributedDataParallel | None = None
+        self._take: Callable[[Views], Outcome] = self._make
+
+    def start(self) -> None:
+        """Compile the networks, and join the ranks: from now on only steps change weights."""
+        if self.gear.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
+            torch.backends.cudnn.benchmark = True
+        if self.gear.compile:
+            for branch in (self.learner.online, self.learner.momentum):
+                if branch is not None:  # heads are a hundredth of the time, and would make the first step wait longer
+                    branch.encoder.compile(dynamic=False, options=OPTIONS if self.gear.device.type == "cuda" else None)
+        self._forward = distributed.parallel(self.learner)
+        if self.gear.graph:
+            self._take = Recording(self._make)
+
+    def step(self, part: float, views: Views) -> Outcome:
+        """One step, at this part of the full learning rate."""
+        recipe = self.learner.recipe
+        optim.set_rate(self.optimizer, recipe.optim, recipe.schedule, part)
+        return self._take(views)
+
+    def timing(self) -> dict[str, float]:
+        """How long the gradients of ranks were on their way, if there are any."""
+        return {} if self._forward is None else distributed.timing(self._forward)
+
+    def _make(self, views: Views) -> Outcome:
+        return descend(self.learner, self.optimizer, views, self.gear.bf16, self._forward)
+
+
+class Recording:
+    """A step that a GPU knows by heart: the host starts one thing in the place of thousands.
+
+    The first steps are made as usual. Then one is recorded, and from there on it is played back, on views that are
+    copied to where those of the recording lay. What it left behind is renewed in its place.
+    """
+
+    def __init__(self, make: Callable[[Views], Outcome]) -> None:
+        self.make = make
+        self.made = 0
+        self.aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.views: list[Tensor] = []
+
+    def __call__(self, views: Views) -> Outcome:
+        if self.made < WARM:
+            self.made += 1
+            return self._warm(views)
+        if self.graph is None:
+            self.graph = self._record(views)
+        for ours, given in zip(self.views, views, strict=True):
+            ours.copy_(given)
+        self.graph.replay()
+        return self.outcome
+
+    def _warm(self, views: Views) -> Outcome:
+        """On another stream, as torch asks for."""
+        self.aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.aside):
+            outcome = self.make(views)
+        torch.cuda.current_stream().wait_stream(self.aside)
+        return outcome
+
+    def _record(self, views: Views) -> torch.cuda.CUDAGraph:
+        """Nothing is computed while a step is recorded."""
+        self.views = [view.clone() for view in views]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may pin memory meanwhile
+                self.outcome = self.make(self.views)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0][:120]
+            raise ValueError(
+                f"--graph on: a step of this recipe cannot be recorded ({reason}); use --graph off"
+            ) from None
+        return graph
+
+
+def recordable(recipe: Recipe) -> bool:
+    """Whether a step is known to be the same each time, on the device alone."""
+    steps = [step for view in recipe.views for side in SIDES for step in getattr(view, side)]
+    return (
+        all(type(step) in STEPS for step in steps)
+        and all(type(step.merge) in MERGES for step in steps if isinstance(step, Combine))
+        and type(recipe.contrast) in CONTRASTS
+        and type(recipe.target) in TARGETS
+        and not whole_only(recipe.encoder)  # who knows what a timm model does
+    )

@@ -1,0 +1,228 @@
+"""`fastmoco bench`: how fast each part is on this machine, beside how others do it."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from fastmoco.command import OTHERS, USUAL, Settings, compose, flat
+from fastmoco.flags import Data, Int, Str
+
+if TYPE_CHECKING:
+    from fastmoco.recipe import Recipe
+    from fastmoco.run import Run
+
+_OUT = "a file for the record, in JSON; by default none is written."
+Out = Annotated[str, tyro.conf.arg(help=_OUT, help_behavior_hint="")]
+_COMMIT = "that is measured; by default git is asked."
+Commit = Annotated[str, tyro.conf.arg(help=_COMMIT, help_behavior_hint="")]
+_DEVICE = "cpu, cuda, cuda:1, ...; auto is a GPU if there is one."
+Device = Annotated[str, tyro.conf.arg(help=_DEVICE)]
+_SECONDS = "of a round of each contender."
+Seconds = Annotated[float, tyro.conf.arg(help=_SECONDS)]
+Switch = Literal["auto", "on", "off"]
+Record = dict[str, Any]
+
+
+def step(
+    *,
+    recipe: Str = "",
+    batch: Int = None,
+    encoder: Str = "",
+    size: Int = None,
+    set: Settings = (),
+    device: Device = "auto",
+    precision: Literal["auto", "bf16", "float32"] = "auto",
+    compile: Switch = "auto",
+    graph: Switch = "auto",
+    seconds: Seconds = 2.0,
+    out: Out = "",
+    commit: Commit = "",
+) -> Record:
+    """One step of learning, beside MoCo v3's, and beside the way that the official code computes it.
+
+    Args:
+        recipe: a row of `fastmoco recipes`; by default pocket/photos with a GPU, and pocket/shapes without.
+        batch: images in a step; by default the recipe's.
+        encoder: by default the recipe's.
+        size: pixels of a view; by default the recipe's.
+        set: change any value of the recipe.
+        precision: of ours; auto is bf16 where a GPU has it.
+        compile: ours, by torch.compile; auto is on with a GPU.
+        graph: let a GPU record ours; auto is on with a GPU.
+    """
+    from fastmoco.bench import step as bench
+
+    row, made, run = _settle(recipe, batch, encoder, size, set, device, precision, compile, graph)
+    return bench.measure(made, run.gear, seconds, out, {"recipe": row}, commit)
+
+
+def augment(
+    *,
+    size: int = 224,
+    batch: int = 256,
+    device: Device = "auto",
+    compile: Switch = "auto",
+    seconds: Seconds = 2.0,
+    out: Out = "",
+    commit: Commit = "",
+) -> Record:
+    """One augmented view of a batch, beside kornia's and torchvision's.
+
+    Args:
+        size: pixels of a view.
+        batch: images in it.
+        compile: ours, by torch.compile; auto is on with a GPU.
+    """
+    from fastmoco.bench import augment as bench
+    from fastmoco.run import settle
+
+    _refuse(size, batch, seconds)
+    chosen, _, compiled, _ = settle(device, "auto", compile, None)
+    return bench.measure(size, batch, chosen, compiled, seconds, out, commit)
+
+
+def loader(
+    data: Data,
+    *,
+    size: int = 224,
+    batch: int = 256,
+    workers: Int = None,
+    device: Device = "auto",
+    seconds: Seconds = 5.0,
+    out: Out = "",
+    commit: Commit = "",
+) -> Record:
+    """Images a second from files to two views, beside a loader of PIL and torchvision.
+
+    Args:
+        data: images, as for `fastmoco pretrain`.
+        size: pixels of a view.
+        batch: images that are loaded together.
+        workers: that read images; by default as many as there are cores, and two without a GPU.
+    """
+    from fastmoco.bench import loader as bench
+    from fastmoco.run import settle
+
+    _refuse(size, batch, seconds)
+    chosen, _, _, readers = settle(device, "auto", "off", workers)
+    return bench.measure(str(data), size, batch, readers, chosen, seconds, out, commit)
+
+
+def train(
+    data: Data,
+    *,
+    recipe: Str = "",
+    batch: Int = None,
+    encoder: Str = "",
+    size: Int = None,
+    set: Settings = (),
+    device: Device = "auto",
+    precision: Literal["auto", "bf16", "float32"] = "auto",
+    compile: Switch = "auto",
+    graph: Switch = "auto",
+    loader: Literal["auto", "stream", "resident"] = "auto",
+    decode: Literal["cpu", "gpu"] = "cpu",
+    workers: Int = None,
+    log_every: int = 20,
+    seconds: Annotated[float, tyro.conf.arg(help="of the training, after its first log line.")] = 30.0,
+    out: Out = "",
+    commit: Commit = "",
+) -> Record:
+    """A real training from files to log lines, beside its step alone, and beside a plain loop.
+
+    Args:
+        data: images, as for `fastmoco pretrain`.
+        recipe: a row of `fastmoco recipes`; by default a pocket row that suits the set.
+        batch: images in a step; by default the recipe's.
+        encoder: by default the recipe's.
+        size: pixels of a view; by default the recipe's.
+        set: change any value of the recipe.
+        precision: of ours; auto is bf16 where a GPU has it.
+        compile: ours, by torch.compile; auto is on with a GPU.
+        graph: let a GPU record ours; auto is on with a GPU.
+        loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
+        decode: JPEGs by the CPU's workers, or by the GPU.
+        workers: that read images; by default as many as there are cores, and two without a GPU.
+        log_every: steps from one line of numbers to the next.
+    """
+    from fastmoco.bench import train as bench
+
+    data = str(data)
+    row = recipe or USUAL.get(data, OTHERS)
+    row, made, run = _settle(row, batch, encoder, size, set, device, precision, compile, graph, workers)
+    flags = {
+        "recipe": row,
+        "batch": batch,
+        "encoder": encoder,
+        "size": size,
+        "set": set,
+        "device": device,
+        "precision": precision,
+        "compile": compile,
+        "graph": graph,
+        "loader": loader,
+        "decode": decode,
+        "workers": workers,
+        "log_every": log_every,
+    }
+    return bench.measure(data, made, run, flags, seconds, out, commit)
+
+
+def evaluate(
+    *,
+    images: Int = None,
+    queries: Int = None,
+    width: int = 2048,
+    classes: int = 1000,
+    epochs: int = 100,
+    device: Device = "auto",
+    seconds: Seconds = 2.0,
+    out: Out = "",
+    commit: Commit = "",
+) -> Record:
+    """Nearest neighbours and a cached linear classifier on drawn features, beside plain loops.
+
+    Args:
+        images: features to learn from; by default as many as ImageNet has with a GPU, and 10,000 without.
+        queries: features to be tested by; by default 50,000 with a GPU, and 1,000 without.
+        width: of a feature.
+        classes: that they are of.
+        epochs: of the linear classifier.
+    """
+    from fastmoco.bench import evaluate as bench
+    from fastmoco.run import settle
+
+    _refuse(width, classes, seconds)
+    chosen, *_ = settle(device, "auto", "off", None)
+    cuda = chosen.type == "cuda"
+    many = images or (1_281_167 if cuda else 10_000)
+    few = queries or (50_000 if cuda else 1_000)
+    return bench.measure(many, few, width, classes, epochs, chosen, seconds, out, commit)
+
+
+def _settle(
+    row: str,
+    batch: int | None,
+    encoder: str,
+    size: int | None,
+    set: Settings,
+    device: str,
+    precision: Literal["auto", "bf16", "float32"],
+    compile: Switch,
+    graph: Switch,
+    workers: int | None = None,
+) -> "tuple[str, Recipe, Run]":
+    """The row, the recipe and the run that flags mean, as `fastmoco pretrain` would have them."""
+    from fastmoco.run import Run, record, settle
+
+    chosen, bf16, compiled, readers = settle(device, precision, compile, workers)
+    row = row or ("pocket/photos" if chosen.type == "cuda" else "pocket/shapes")
+    recipe = compose(row, flat(set), None, batch, encoder, size)
+    recorded = record(graph, recipe, chosen, thrifty=False)
+    return row, recipe, Run(chosen, bf16, compiled, "auto", readers, 0, 20, 500, 0, 0, graph=recorded)
+
+
+def _refuse(first: int, second: int, seconds: float) -> None:
+    """What cannot be measured."""
+    if min(first, second) < 1 or not 0 < seconds < 10**6:
+        raise ValueError(f"{first}, {second}, --seconds {seconds:g}: use numbers of 1 or more, and a positive time")
