@@ -138,6 +138,7 @@ def test_the_nearest_are_the_first_of_all_in_order(data, group, groups, rows):
     k = data.draw(st.integers(1, count))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(knn, "GROUP", group)
+        patch.setattr(knn, "WORTH", data.draw(st.sampled_from([1, 8])))  # most often by groups, and hardly ever
         found = knn._nearest(torch.tensor(table), k)
     # Python's sort keeps equals in their order, and -0.0 == 0.0.
     assert found.tolist() == [sorted(range(count), key=lambda place: -row[place])[:k] for row in table]
@@ -164,6 +165,7 @@ def test_one_search_for_several_counts_equals_a_loop_by_hand_for_each(bank, quer
     asked, labels = others if own else lattice(queries, seed + 1), torch.arange(bank) % CLASSES
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(knn, "GROUP", group)
+        patch.setattr(knn, "WORTH", 1 + 7 * (seed % 2))
         found = votes(asked, others, labels, CLASSES, counts, own=own, block=block)
     assert len(found) == len(counts)
     for k, scores in zip(counts, found, strict=True):
@@ -172,6 +174,7 @@ def test_one_search_for_several_counts_equals_a_loop_by_hand_for_each(bank, quer
 
 def test_votes_of_several_counts_have_the_bits_of_each_alone(monkeypatch):
     monkeypatch.setattr(knn, "GROUP", 3)
+    monkeypatch.setattr(knn, "WORTH", 1)
     for k, scores in zip((20, 5, 1000), votes(QUERIES, BANK, LABELS, CLASSES, (20, 5, 1000)), strict=True):
         assert scores.equal(vote(QUERIES, BANK, LABELS, CLASSES, k))
 

@@ -87,6 +87,30 @@ def test_the_predictor_keeps_the_full_rate_throughout_if_it_is_constant(optim, p
             assert group["lr"] == (optim.lr if still else optim.lr * part)
 
 
+@pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)
+def test_a_recorded_rate_is_written_to_where_it_lies(optim):
+    schedule = Schedule()
+    optimizer = build(optim, learner(optim=optim).online, recorded=True)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    places = [rate.data_ptr() for rate in rates]
+    assert len(set(places)) == 2, "each group has its own"
+    for part in (0.25, 1.0, 0.0):
+        set_rate(optimizer, optim, schedule, part)
+        assert [rate.item() for rate in rates] == pytest.approx([optim.lr * part, optim.lr])
+        assert [group["lr"].data_ptr() for group in optimizer.param_groups] == places
+
+
+@pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)
+def test_steps_at_recorded_rates_are_the_same_steps(optim):
+    ends = []
+    for recorded in (False, True):
+        built = learner(optim=optim)
+        train(built, build(optim, built.online, recorded=recorded), 3)
+        ends.append(built.state_dict())
+    for name, value in ends[0].items():
+        torch.testing.assert_close(ends[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("method", ["fast_moco", "simsiam", "byol", "nnclr"])
 @pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)
 def test_every_weight_of_the_online_branch_is_in_one_group(method, optim):

@@ -22,6 +22,9 @@ from fastmoco.recipes import find
 from fastmoco.weights import save_encoder, snippet
 
 
+CPU = {"device": "cpu"}
+
+
 def pretrain(data, out, **options):
     settings = {"epochs": 2, "batch": 8, "log_every": 1, "save_every": 3, "knn_every": 1, "workers": 0, "device": "cpu"}
     settings = {"set": TINY, **settings, **options}
@@ -55,11 +58,13 @@ def test_records_have_the_names_that_users_know(done):
     lines = records(done)
     steps = [line for line in lines if "train/loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 11))
-    assert set(steps[0]) == {
+    names = {
         *("step", "epoch", "train/loss", "train/lr", "train/grad_norm"),
         *("perf/images_per_second", "perf/data_wait", "perf/seconds", "perf/memory_gib"),
         *("health/std", "health/rank", "health/alignment", "health/negatives", "health/drift"),
     }
+    assert set(steps[0]) == names | {"perf/first_step"}
+    assert all(set(line) == names for line in steps[1:])
     assert steps[-1]["train/lr"] == 0
     assert [line["step"] for line in lines if "val/knn_top1" in line] == [5, 10]
     assert set(lines[-1]) == {"step", "val/knn_top1", "val/linear_top1"}
@@ -147,6 +152,34 @@ def test_a_run_that_was_stopped_anywhere_goes_on_bit_by_bit(row, way, images, tm
     assert ends[0]["rng"].equal(ends[1]["rng"])
     for name, value in ends[0]["learner"].items():
         assert value.equal(ends[1]["learner"][name]), name
+
+
+def test_the_time_to_the_first_step_is_told_once_by_each_process(images, tmp_path, monkeypatch):
+    advance = train.Training._advance
+
+    def stop(self, batch):
+        advance(self, batch)
+        if self.step == 5:
+            raise ValueError("a stop")
+
+    monkeypatch.setattr(train.Training, "_advance", stop)
+    with pytest.raises(ValueError, match="a stop"):
+        pretrain(images, tmp_path / "a", log_every=2)
+    monkeypatch.setattr(train.Training, "_advance", advance)
+    out = pretrain(images, tmp_path / "a", log_every=2)
+    first = {line["step"]: line["perf/first_step"] for line in records(out) if "perf/first_step" in line}
+    assert list(first) == [2, 4]  # and it went on from step 3
+    assert 0 < first[2] < first[4]
+
+
+def test_activations_that_are_made_again_change_no_number(done, images, tmp_path):
+    again = pretrain(images, tmp_path / "a", recompute=True)
+    there = [line for line in records(done) if "train/loss" in line]
+    here = [line for line in records(again) if "train/loss" in line]
+    assert len(here) == len(there) == 10
+    for ours, theirs in zip(here, there, strict=True):
+        assert ours["train/loss"] == pytest.approx(theirs["train/loss"], abs=1e-4)
+        assert ours["train/grad_norm"] == pytest.approx(theirs["train/grad_norm"], rel=1e-2)
 
 
 def test_fresh_begins_anew_beside_what_there_is(done, images):
@@ -239,6 +272,10 @@ def test_two_processes_do_not_train_in_one_folder(done, images, tmp_path):
         ({"seed": -1}, "--seed -1: "),
         ({"size": 31}, "Divide"),
         ({"device": "meta"}, "--device meta: not on this machine"),
+        ({"graph": "on", "encoder": "resnet18"}, "--graph on: it needs a GPU, and this is cpu; use --graph off"),
+        ({"micro": -1}, "--micro -1: use 1 image or more"),
+        ({"micro": 8, "encoder": "resnet18"}, "--micro 8: resnet18 has batch norm"),
+        ({"decode": "gpu"}, "--decode gpu needs a GPU, and the device is cpu; leave it out"),
         ({"epochs": 2, "set": "epochs=3"}, "epochs is given by a flag and by --set; give one of them"),
     ],
 )
@@ -247,7 +284,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(images, tmp_path, options,
     with pytest.raises(ValueError, match=re.escape(words)) as mistake:
         fastmoco.pretrain(
             str(images),
-            **{"recipe": "pocket/shapes", "out": str(tmp_path / "a"), "batch": 8, "set": settings, **options},
+            **{"recipe": "pocket/shapes", "out": str(tmp_path / "a"), "batch": 8, "set": settings, **CPU, **options},
         )
     assert "\n" not in str(mistake.value)
     assert list(tmp_path.iterdir()) == []
@@ -257,7 +294,10 @@ def test_a_word_that_is_no_choice_is_one_line_in_python_too(images, tmp_path):
     """In a process of its own, where types are not checked."""
     code = f"""
 import fastmoco
-for options in ({{"loader": "x"}}, {{"compile": True}}, {{"precision": "fp8"}}, {{"batch": "8"}}, {{"set": "epochs"}}):
+for options in (
+    {{"loader": "x"}}, {{"compile": True}}, {{"graph": 1}}, {{"decode": "x"}},
+    {{"precision": "fp8"}}, {{"batch": "8"}}, {{"set": "epochs"}},
+):
     try:
         fastmoco.pretrain({str(images)!r}, recipe="pocket/shapes", out={str(tmp_path / "a")!r}, **options)
     except ValueError as error:
@@ -270,6 +310,8 @@ for options in ({{"loader": "x"}}, {{"compile": True}}, {{"precision": "fp8"}}, 
     assert done.stdout.splitlines() == [
         "--loader x: use auto, stream, resident",
         "--compile True: use auto, on, off",
+        "--graph 1: use auto, on, off",
+        "--decode x: use cpu, gpu",
         "--precision fp8: use auto, bf16, float32",
         "batch='8': use a whole number",
         "pocket/shapes: --set epochs: not NAME=VALUE; write for example optim.lr=0.15",

@@ -52,6 +52,11 @@ class Engine:
 
     def __init__(self, recipe: Recipe, gear: Gear) -> None:
         self.gear = gear
+        if gear.compile and gear.device.type == "cuda":
+            # The processes that compile need seconds to be ready, and before that kernels are compiled one by one.
+            from torch._inductor.async_compile import maybe_warm_pool
+
+            maybe_warm_pool()
         self.learner = Learner(recipe).to(gear.device)  # made on the CPU: a seed means the same weights everywhere
         if gear.channels_last:
             self.learner.to(memory_format=torch.channels_last)

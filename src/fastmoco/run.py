@@ -51,6 +51,8 @@ class Run:
             raise ValueError(f"--loader {self.loader}: use {', '.join(get_args(Way))}")
         if self.decode not in get_args(Decode):
             raise ValueError(f"--decode {self.decode}: use {', '.join(get_args(Decode))}")
+        if self.decode == "gpu" and self.device.type != "cuda":
+            raise ValueError(f"--decode gpu needs a GPU, and the device is {self.device.type}; leave it out")
         if self.micro < 0:
             raise ValueError(f"--micro {self.micro}: use 1 image or more, or 0 for all at once")
         for name in ("log_every", "save_every"):

@@ -1,5 +1,6 @@
 """`fastmoco bench`: how fast each part is on this machine, beside how others do it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -51,9 +52,11 @@ def step(
         graph: let a GPU record ours; auto is on with a GPU.
     """
     from fastmoco.bench import step as bench
+    from fastmoco.bench.record import near
 
+    _refuse(seconds, {})
     row, made, run = _settle(recipe, batch, encoder, size, set, device, precision, compile, graph)
-    return bench.measure(made, run.gear, seconds, out, {"recipe": row}, commit)
+    return bench.measure(made, run.gear, seconds, out, {"recipe": near(row)}, commit)
 
 
 def augment(
@@ -76,7 +79,7 @@ def augment(
     from fastmoco.bench import augment as bench
     from fastmoco.run import settle
 
-    _refuse(size, batch, seconds)
+    _refuse(seconds, {"size": size, "batch": batch})
     chosen, _, compiled, _ = settle(device, "auto", compile, None)
     return bench.measure(size, batch, chosen, compiled, seconds, out, commit)
 
@@ -103,7 +106,7 @@ def loader(
     from fastmoco.bench import loader as bench
     from fastmoco.run import settle
 
-    _refuse(size, batch, seconds)
+    _refuse(seconds, {"size": size, "batch": batch})
     chosen, _, _, readers = settle(device, "auto", "off", workers)
     return bench.measure(str(data), size, batch, readers, chosen, seconds, out, commit)
 
@@ -147,6 +150,7 @@ def train(
     """
     from fastmoco.bench import train as bench
 
+    _refuse(seconds, {})
     data = str(data)
     row = recipe or USUAL.get(data, OTHERS)
     row, made, run = _settle(row, batch, encoder, size, set, device, precision, compile, graph, workers)
@@ -176,7 +180,6 @@ def evaluate(
     classes: int = 1000,
     epochs: int = 100,
     device: Device = "auto",
-    seconds: Seconds = 2.0,
     out: Out = "",
     commit: Commit = "",
 ) -> Record:
@@ -192,12 +195,11 @@ def evaluate(
     from fastmoco.bench import evaluate as bench
     from fastmoco.run import settle
 
-    _refuse(width, classes, seconds)
     chosen, *_ = settle(device, "auto", "off", None)
     cuda = chosen.type == "cuda"
-    many = images or (1_281_167 if cuda else 10_000)
-    few = queries or (50_000 if cuda else 1_000)
-    return bench.measure(many, few, width, classes, epochs, chosen, seconds, out, commit)
+    many = (1_281_167 if cuda else 10_000) if images is None else images
+    few = (50_000 if cuda else 1_000) if queries is None else queries
+    return bench.measure(many, few, width, classes, epochs, chosen, out, commit)
 
 
 def _settle(
@@ -222,7 +224,10 @@ def _settle(
     return row, recipe, Run(chosen, bf16, compiled, "auto", readers, 0, 20, 500, 0, 0, graph=recorded)
 
 
-def _refuse(first: int, second: int, seconds: float) -> None:
+def _refuse(seconds: float, counts: Mapping[str, int | None]) -> None:
     """What cannot be measured."""
-    if min(first, second) < 1 or not 0 < seconds < 10**6:
-        raise ValueError(f"{first}, {second}, --seconds {seconds:g}: use numbers of 1 or more, and a positive time")
+    if not 0 < seconds < 10**6:
+        raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 2")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"--{name} {count}: use 1 or more")

@@ -30,13 +30,8 @@ def enter(
     name: str, make: Callable[[], Callable[[], object]], device: torch.device, images: int = 0, warm: int = 5
 ) -> Contender:
     """Make one that does pieces of work, and let it do a few."""
-    finish(device)
-    gc.collect()  # or what the one before has left would seem to be there
-    there = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    begun = time.perf_counter()
+    free(device)
+    there, begun = taken(device), time.perf_counter()
     work = make()
     work()
     finish(device)
@@ -44,8 +39,7 @@ def enter(
     for _ in range(warm):
         work()
     finish(device)
-    peak = torch.cuda.max_memory_allocated(device) - there if device.type == "cuda" else 0
-    return Contender(name, work, images, first, peak)
+    return Contender(name, work, images, first, most(device) - there)
 
 
 def compete(contenders: Sequence[Contender], device: torch.device, seconds: float = 2.0, rounds: int = 5) -> None:
@@ -54,6 +48,25 @@ def compete(contenders: Sequence[Contender], device: torch.device, seconds: floa
     for _ in range(rounds):
         for contender, count in zip(contenders, pieces, strict=True):
             contender.rounds.append(_span(contender, count, device) / count)
+
+
+def free(device: torch.device) -> None:
+    """Let go of what no one needs any more, and begin to watch memory anew."""
+    finish(device)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def taken(device: torch.device) -> int:
+    """Bytes of a GPU that tensors take."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def most(device: torch.device) -> int:
+    """Bytes of a GPU that tensors have taken at most since `free`."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
 def finish(device: torch.device) -> None:

@@ -55,7 +55,7 @@ def circumstances(device: torch.device, commit: str = "") -> dict[str, Any]:
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "python": platform.python_version(),
         "commit": commit or _commit(),
-        "command": " ".join([Path(sys.argv[0]).stem, *map(_near, sys.argv[1:])]),
+        "command": " ".join([Path(sys.argv[0]).stem, *map(near, sys.argv[1:])]),
     }
 
 
@@ -96,9 +96,10 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _near(word: str) -> str:
-    """Where files lay on a machine tells nothing."""
-    return Path(word).name if word.startswith("/") else word
+def near(word: str) -> str:
+    """A word of a command without the folders of this machine, which tell others nothing."""
+    flag, equals, value = word.rpartition("=")
+    return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
 
 def _commit() -> str:

@@ -4,7 +4,7 @@ A step is forward of both branches, backward, clipping, the optimiser and the ta
 the same noise, and but for MoCo v3 they learn the same:
 
 - "ours": as `fastmoco pretrain` computes it on this device.
-- "MoCo v3, the same way": whole views in the place of patches, so that it is seen what patches cost.
+- "MoCo v3, the same way": two whole views, so that it is seen what patches, or whatever else, cost.
 - "not recorded", "not compiled": ours, step by step without what makes it fast.
 - "as the official code": float32, of which a GPU may round convolutions as TF32, channels first, not compiled.
 """
@@ -19,9 +19,11 @@ from torch import Tensor
 
 from fastmoco.bench.clock import compete, enter
 from fastmoco.bench.record import conclude
+from fastmoco.contrast import InfoNCE
 from fastmoco.engine import Engine, Gear
-from fastmoco.methods import both, encode
+from fastmoco.methods import both, encode, mocov3
 from fastmoco.recipe import Recipe
+from fastmoco.target import Momentum
 
 OFFICIAL = "as the official code"
 WARM = 6  # pieces: a step is recorded after the first three
@@ -41,7 +43,14 @@ def measure(
 
 def contest(recipe: Recipe, gear: Gear) -> dict[str, tuple[Recipe, Gear]]:
     """Who takes part: what is learnt, and how it is computed."""
-    whole = replace(recipe, views=both(encode, size=max(view.size for view in recipe.views)))
+    whole = replace(
+        recipe,
+        views=both(encode, size=max(view.size for view in recipe.views)),
+        target=recipe.target if isinstance(recipe.target, Momentum) else mocov3.target,
+        contrast=recipe.contrast if isinstance(recipe.contrast, InfoNCE) else mocov3.contrast,
+        pairs=mocov3.pairs,
+        support=0,
+    )
     found = {"ours": (recipe, gear)}
     if whole != recipe:
         found["MoCo v3, the same way"] = whole, gear
@@ -82,8 +91,10 @@ def stepping(recipe: Recipe, gear: Gear, exact: bool = False) -> Callable[[Seque
 def _highest() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def facts(recipe: Recipe, gear: Gear) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def measure(
     data: str, recipe: Recipe, run: Run, flags: dict[str, Any], seconds: float, out: str, commit: str = ""
 ) -> dict[str, Any]:
     """The training for so many seconds from its first line on, then its step alone and the plain loop in turn."""
+    _refuse(recipe)
     lines = train(data, flags, seconds)
     first, rest = lines[0], lines[1:]
     if not rest:
@@ -59,10 +60,20 @@ def measure(
     return conclude("train", [ours, alone, plain], run.device, about, out, commit)
 
 
+def _refuse(recipe: Recipe) -> None:
+    """What a plain loop does not learn."""
+    views = recipe.views
+    if len(views) != 2 or any(view.count != 1 or view.size != views[0].size for view in views):
+        raise ValueError("bench train: a plain loop makes two views of one size; use a recipe of two, or bench step")
+    if any(view.augment.solarise_p for view in views):
+        raise ValueError("bench train: a plain loop does not solarise; use a recipe that does not, or bench step")
+
+
 def train(data: str, flags: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
     """The log lines of a training that is stopped so many seconds after its first."""
     with tempfile.TemporaryDirectory() as folder:
-        metrics, ended = Path(folder) / "run" / "metrics.jsonl", threading.Event()
+        metrics = Path(folder) / "run" / "metrics.jsonl"
+        ended, seen = threading.Event(), threading.Event()
 
         def stop() -> None:
             """As Ctrl-C does."""
@@ -70,6 +81,7 @@ def train(data: str, flags: dict[str, Any], seconds: float) -> list[dict[str, An
                 if ended.wait(0.05):
                     return
             if not ended.wait(seconds):
+                seen.set()
                 os.kill(os.getpid(), signal.SIGINT)
 
         watch = threading.Thread(target=stop)
@@ -77,7 +89,7 @@ def train(data: str, flags: dict[str, Any], seconds: float) -> list[dict[str, An
         try:
             pretrain(data, **flags, out=str(metrics.parent), epochs=EPOCHS, knn_every=0)
         except KeyboardInterrupt:
-            if not metrics.exists():  # someone else has pressed it
+            if not seen.is_set():  # someone else has pressed it
                 raise
         finally:
             ended.set()

@@ -17,6 +17,7 @@ TEMPERATURE = 0.07
 ROOM = 2**32  # bytes of cosines that are held at once
 MOST = 1024  # queries that are asked at once, if their cosines have room
 TILE = 256  # of so many rows a GPU makes a product without waste
+WORTH = 8  # times as many as there are in the best groups, before it is worth looking for these
 GROUP = 64  # cosines of which the highest stands for all; near the root of bank / neighbours, of ImageNet's 80
 
 
@@ -104,9 +105,11 @@ def _count(
 ) -> Float[Tensor, "q {classes}"]:
     nearest = nearest.sort(1).values
     weights = (cosines.gather(1, nearest) / temperature).softmax(1)
-    # Not scatter_add: on a GPU it adds in no fixed order.
-    chosen = labels[nearest][..., None] == torch.arange(classes, device=labels.device)
-    return (weights[:, None] @ chosen.float()).squeeze(1)
+    chosen = labels[nearest].long()
+    if not weights.is_cuda:
+        return weights.new_zeros(len(weights), classes).scatter_add_(1, chosen, weights)
+    # A GPU would add in no fixed order.
+    return (weights[:, None] @ (chosen[..., None] == torch.arange(classes, device=labels.device)).float()).squeeze(1)
 
 
 def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int64[Tensor, "q {k}"]:
@@ -116,8 +119,11 @@ def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int64[Tensor, "q {k}"]:
     is further to the left, then so do k cosines come before each of the other's, and none of its is among the k.
     """
     every = torch.arange(cosines.shape[1], device=cosines.device).expand_as(cosines)
-    if cosines.shape[1] <= k * GROUP:  # none would be left out
-        return _first(cosines, every, k)
+    if cosines.shape[1] <= WORTH * k * GROUP:  # few would be left out
+        values, places = cosines.topk(min(k + 1, cosines.shape[1]))
+        tied = (values[:, 1:] == values[:, :-1]).any(1).nonzero()[:, 0]  # rare: only there topk had a choice
+        places[tied, :k] = _first(cosines[tied], every[: len(tied)], k)
+        return places[:, :k]
     highest = cosines.view(len(cosines), -1, GROUP).amax(2)
     groups = _first(highest, every[:, : highest.shape[1]], k)
     places = (groups[..., None] * GROUP + every[:, None, :GROUP]).flatten(1)
