@@ -100,17 +100,6 @@ def test_a_recorded_rate_is_written_to_where_it_lies(optim):
         assert [group["lr"].data_ptr() for group in optimizer.param_groups] == places
 
 
-@pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)
-def test_steps_at_recorded_rates_are_the_same_steps(optim):
-    ends = []
-    for recorded in (False, True):
-        built = learner(optim=optim)
-        train(built, build(optim, built.online, recorded=recorded), 3)
-        ends.append(built.state_dict())
-    for name, value in ends[0].items():
-        torch.testing.assert_close(ends[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
-
-
 @pytest.mark.parametrize("method", ["fast_moco", "simsiam", "byol", "nnclr"])
 @pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)
 def test_every_weight_of_the_online_branch_is_in_one_group(method, optim):
@@ -199,9 +188,9 @@ def test_lars_leaves_weights_without_gradient_alone():
     assert not optimizer.state
 
 
-def on_branch(optim, built):
+def on_branch(optim, built, recorded=False):
     """All weights by the optimiser that `build` made, with gradients by hand."""
-    optimizer = build(optim, built.online)
+    optimizer = build(optim, built.online, recorded)
     weights = [w for group in optimizer.param_groups for w in group["params"]]
     generator = torch.Generator().manual_seed(0)
     gradients = [[torch.randn(w.shape, generator=generator) for w in weights] for _ in range(3)]
@@ -232,6 +221,14 @@ def test_adamw_decays_everything_and_equals_its_formula():
             first, second = 0.8 * first + 0.2 * step[i], 0.9 * second + 0.1 * step[i] ** 2
             weight = weight - 0.01 * first / (1 - 0.8**t) / (np.sqrt(second / (1 - 0.9**t)) + 1e-8)
         np.testing.assert_allclose(after[i], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)
+def test_steps_at_recorded_rates_are_the_same_steps(optim):
+    before, _, after = on_branch(optim, learner())
+    _, _, recorded = on_branch(optim, learner(), recorded=True)
+    for start, ours, theirs in zip(before, recorded, after, strict=True):
+        np.testing.assert_allclose(ours - start, theirs - start, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("optim", OPTIMS, ids=lambda optim: type(optim).__name__)

@@ -17,6 +17,7 @@ import fastmoco
 from fastmoco import encoder, loader, memory, train
 from fastmoco.album import Unreadable
 from fastmoco.images import Pixels
+from fastmoco.learner import Learner
 from fastmoco.notation import read
 from fastmoco.recipes import find
 from fastmoco.weights import save_encoder, snippet
@@ -401,14 +402,14 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, t
 
 
 def test_out_of_memory_names_the_batch_and_one_that_fits(images, tmp_path, monkeypatch):
-    forward = train.Learner.forward
+    forward = Learner.forward
 
     def limited(self, batch):
         if batch[0].shape[1] > 5:
             raise torch.OutOfMemoryError("tried to allocate a lot")
         return forward(self, batch)
 
-    monkeypatch.setattr(train.Learner, "forward", limited)
+    monkeypatch.setattr(Learner, "forward", limited)
     with pytest.raises(ValueError, match="out of memory on cpu at batch 16; --batch 4 fits"):
         pretrain(images, tmp_path / "a", batch=16)
 
@@ -428,7 +429,7 @@ def test_a_smaller_batch_is_tried_without_what_the_failed_step_held(images, tmp_
         assert held[0]() is None
         return 2
 
-    monkeypatch.setattr(train.Learner, "forward", forward)
+    monkeypatch.setattr(Learner, "forward", forward)
     monkeypatch.setattr(memory, "largest", largest)
     with pytest.raises(ValueError, match="--batch 2 fits"):
         pretrain(images, tmp_path / "a")

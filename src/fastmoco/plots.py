@@ -135,7 +135,9 @@ def _line(panel: "Axes", encoder: str, points: list[tuple[float, float, float]],
 
 # The growth of cost
 
-Point = Mapping[str, Any]  # batch, size, m, n, samples, whether it fits; if so its rate, and on a GPU its peak of memory
+Point = Mapping[
+    str, Any
+]  # batch, size, m, n, samples, whether it fits; if so its rate, and on a GPU its peak of memory
 
 AXES = {  # for each question: the number that grows, its name, whether by factors, and what stays the same
     "batch": ("batch", "images in a step", True, "{size} px"),
@@ -184,7 +186,8 @@ def _compare(panel: "Axes", name: str, points: Sequence[Point]) -> None:
     else:
         for point in points:
             rate = point.get("images_per_second", 0)
-            _say(panel, f"{rate:,.0f}" if point["fits"] else "does\nnot fit", point[key], rate)
+            place = "right" if name == "size" else "above"
+            _say(panel, f"{rate:,.0f}" if point["fits"] else "does\nnot fit", point[key], rate, place)
     if name == "size":
         _show_pixels(panel, [point for point in points if point["fits"]])
     panel.margins(x=0.08)
@@ -220,8 +223,8 @@ def _label_patches(panel: "Axes", points: Sequence[Point]) -> None:
     for (_, samples), group in together.items():
         rate = max(point.get("images_per_second", 0) for point in group)
         words = ", ".join(str(point["n"]) for point in group)
-        _say(panel, words if group[0]["fits"] else f"{words}\ndoes not fit", samples, rate, below=group[0]["fits"])
-    panel.legend(title="and n at each point", title_fontsize=9, loc="lower left", alignment="left", frameon=False)
+        _say(panel, words if rate else f"{words}: does\nnot fit", samples, rate, "below" if rate else "above")
+    panel.legend(title="n is at each point", title_fontsize=9, loc="lower left", alignment="left", frameon=False)
 
 
 def _show_pixels(panel: "Axes", points: Sequence[Point]) -> None:
@@ -233,16 +236,12 @@ def _show_pixels(panel: "Axes", points: Sequence[Point]) -> None:
     panel.legend(panel.lines[-1:], ["if only pixels counted"], loc="upper right", frameon=False)
 
 
-def _say(panel: "Axes", words: str, x: float, y: float, below: bool = False) -> None:
-    """Beside a point; lines that pass there are covered."""
-    panel.annotate(
-        words,
-        (x, y),
-        (0, -8 if below else 8),
-        textcoords="offset points",
-        ha="center",
-        va="top" if below else "bottom",
-        fontsize=9,
-        color=QUIET,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )
+# Where words stand: how far from their point, and which of their corners is there.
+PLACES = {"above": (0, 8, "center", "bottom"), "below": (0, -8, "center", "top"), "right": (7, 4, "left", "bottom")}
+
+
+def _say(panel: "Axes", words: str, x: float, y: float, place: str) -> None:
+    """Words beside a point. A thin line that passes there is covered."""
+    right, up, across, along = PLACES[place]
+    note = panel.annotate(words, (x, y), (right, up), textcoords="offset points", fontsize=9, color=QUIET)
+    note.set(ha=across, va=along, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from fastmoco.command import OTHERS, USUAL, Settings, compose, flat
-from fastmoco.flags import Data, Int, Str
+from fastmoco.flags import Data, Flag, Int, Str
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
@@ -35,6 +35,7 @@ def step(
     precision: Literal["auto", "bf16", "float32"] = "auto",
     compile: Switch = "auto",
     graph: Switch = "auto",
+    profile: Flag = False,
     seconds: Seconds = 2.0,
     out: Out = "",
     commit: Commit = "",
@@ -50,12 +51,16 @@ def step(
         precision: of ours; auto is bf16 where a GPU has it.
         compile: ours, by torch.compile; auto is on with a GPU.
         graph: let a GPU record ours; auto is on with a GPU.
+        profile: take our step apart, in place of comparing it.
     """
+    from fastmoco.bench import profile as parts
     from fastmoco.bench import step as bench
     from fastmoco.bench.record import near
 
     _refuse(seconds, {})
     row, made, run = _settle(recipe, batch, encoder, size, set, device, precision, compile, graph)
+    if profile:
+        return parts.measure(made, run.gear, out, {"recipe": near(row)}, commit)
     return bench.measure(made, run.gear, seconds, out, {"recipe": near(row)}, commit)
 
 
