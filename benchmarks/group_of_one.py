@@ -5,6 +5,8 @@ compiled for it, gathered targets, and the agreement of ranks before every step.
 happens on the machine happens to both. A round is so many steps of one, from the loader to the log line. The ratio of
 each pair of rounds counts, and the median of them is the answer.
 
+Neither is recorded by a GPU. The steps of a group never are, and a plain training that is would gain by that, too.
+
     python benchmarks/group_of_one.py shapes --recipe pocket/shapes --out group-of-one.json
 """
 
@@ -16,10 +18,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-import torch
 import torch.distributed as dist
-from circumstances import circumstances, write
 
+from fastmoco.bench.clock import finish
+from fastmoco.bench.record import circumstances, save
 from fastmoco.command import compose
 from fastmoco.data import find
 from fastmoco.interrupts import Interrupts
@@ -60,12 +62,13 @@ def compare(flags: argparse.Namespace) -> None:
         "batch": recipe.batch,
         "precision": "bfloat16" if run.bf16 else "float32",
         "compiled": run.compile,
+        "recorded": run.graph,
         "steps_a_round": flags.steps,
         "seconds_a_step": [{name: round(each[name], 6) for name in NAMES} for each in pairs],
         "ratio": round(median(ratios), 4),
         "ratios": [round(ratio, 4) for ratio in ratios],
     }
-    write(flags.out, record)
+    save(flags.out, record)
     print(f"the record is in {flags.out}")
 
 
@@ -110,7 +113,7 @@ def take_part(flags: argparse.Namespace) -> None:
 
 def circumstances_of(flags: argparse.Namespace) -> tuple:
     device, bf16, compiled, workers = settle("auto", "auto", flags.compile, None)
-    run = Run(device, bf16, compiled, "resident", workers, 0, 10**6, 10**6, 0, 0)
+    run = Run(device, bf16, compiled, "resident", workers, 0, 10**6, 10**6, 0, 0, graph=False)
     return run, compose(flags.recipe, [], None, flags.batch, flags.encoder, flags.size)
 
 
@@ -126,11 +129,6 @@ def steps(training: Training, count: int) -> float:
     training._log()
     finish(training.run.device)
     return (time.perf_counter() - begun) / count
-
-
-def finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def read_flags() -> argparse.Namespace:

@@ -14,14 +14,12 @@ memory is a point, too.
 
     python benchmarks/growth.py --out benchmarks/records/growth-h200.json --seconds 0.6
     python benchmarks/growth.py --draw docs/growth.png benchmarks/records/growth-h200.json
-    python benchmarks/growth.py --encoder resnet18 --batches 4,8 --sizes 32,64 --patches-size 36 --seconds 0.1 \\
-        --out growth.json    # on a CPU
+    python benchmarks/growth.py --encoder resnet18 --batches 4,8 --sizes 32,64 --patches-size 36 --out growth.json
 """
 
 import argparse
 import gc
 import json
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
@@ -46,7 +44,7 @@ BATCHES = (256, 64, 512, 128, 1024)
 SIZES = (224, 96, 288, 160, 128, 192)
 PATCHES = ((2, 2), (1, 1), (3, 2), (2, 1), (3, 4), (2, 4), (3, 1), (2, 3))  # m and n; 1, 1 is MoCo v3
 QUESTIONS = ("batch", "size", "patches")
-WARM, ROUNDS = 4, 3  # steps after the first, of which the third is recorded; rounds, of which the median counts
+WARM, ROUNDS = 4, 3  # steps after the first, the third of which is recorded; rounds, of which the median counts
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,9 @@ def measure(recipe: Recipe, gear: Gear, seconds: float) -> dict[str, Any]:
     try:
         step = enter("step", working(recipe, gear), gear.device, recipe.batch, WARM)
         compete([step], gear.device, seconds, ROUNDS)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, ValueError) as error:
+        if not starved(error):
+            raise
         return {"fits": False}
     return {
         "fits": True,
@@ -125,6 +125,11 @@ def measure(recipe: Recipe, gear: Gear, seconds: float) -> dict[str, Any]:
         **({"peak_gib": round(step.peak / 2**30, 3)} if step.peak else {}),
         "first_seconds": round(step.first, 2),
     }
+
+
+def starved(error: BaseException | None) -> bool:
+    """Whether memory was the reason, also where a recording has failed for it and says so in its own words."""
+    return error is not None and (isinstance(error, torch.OutOfMemoryError) or starved(error.__context__))
 
 
 def free(gear: Gear) -> None:
@@ -174,4 +179,4 @@ def questions(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

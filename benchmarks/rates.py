@@ -1,8 +1,9 @@
 """How many images one GPU trains on in a second, by the number of them in a batch.
 
 What is timed is the step of a training: forward of both branches, backward, clipping, the optimiser, the target branch;
-in bfloat16, channels last and compiled, as in `fastmoco pretrain`. The views are noise that lies on the device already:
-reading and augmenting images is left out. The record is written after every batch.
+in bfloat16, channels last and compiled, as in `fastmoco pretrain`. It is not recorded by the GPU: on several it never
+is, and the parts of a recording cannot be told apart. The views are noise that lies on the device already: reading and
+augmenting images is left out. The record is written after every batch.
 
 With `--synchronised` the norms are those of a training on several GPUs, in a group of one. Nothing travels, but what
 they cost besides is there: they are not compiled into one kernel with what is around them.
@@ -13,55 +14,48 @@ they cost besides is there: they are not compiled into one kernel with what is a
 """
 
 import argparse
-import gc
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from circumstances import circumstances, write
 from torch import Tensor, nn
 from torch.nn.modules._functions import SyncBatchNorm as Together
 
-from fastmoco import optim
-from fastmoco.descent import descend
+from fastmoco.bench.clock import compete, enter, finish
+from fastmoco.bench.record import circumstances, save
+from fastmoco.command import compose
+from fastmoco.engine import Engine, Gear
 from fastmoco.learner import Learner
 from fastmoco.norm import BatchNorm
 from fastmoco.recipe import Recipe
-from fastmoco.recipes import find
+from fastmoco.run import settle
 
 BATCHES = (256, 64, 512, 128, 32, 16)  # those without which no curve can be drawn come first
-WARM, ROUNDS = 5, 3  # steps before the clock starts, after those that compile; rounds, of which the median counts
+WARM, ROUNDS = 6, 3  # steps before the clock starts, after the first; rounds, of which the median counts
 
 
 def main() -> None:
     flags = read_flags()
-    recipe = find(flags.recipe).recipe
-    sizes = [view.size if flags.size is None else flags.size for view in recipe.views]
-    views = tuple(replace(view, size=size) for view, size in zip(recipe.views, sizes, strict=True))
-    recipe = replace(recipe, views=views, encoder=flags.encoder or recipe.encoder)
-    device = torch.device(flags.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    cuda = device.type == "cuda"
-    if cuda:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
+    recipe = compose(flags.recipe, [], None, None, flags.encoder, flags.size)
+    device, bf16, compiled, _ = settle(flags.device, "auto", flags.compile, None)
+    gear = Gear(device, bf16, compiled)
     record: dict[str, object] = {
         **circumstances(device, flags.commit),
         "recipe": flags.recipe,
         "encoder": recipe.encoder,
-        "size": max(sizes),
-        "precision": "bfloat16" if cuda else "float32",
-        "compiled": flags.compile == "on" or (flags.compile == "auto" and cuda),
+        "size": max(view.size for view in recipe.views),
+        "precision": "bfloat16" if bf16 else "float32",
+        "compiled": compiled,
+        "recorded": gear.graph,
         "norms": "synchronised, in a group of one" if flags.synchronised else "plain",
+        "round_seconds": flags.round,
     }
-    if flags.synchronised:
-        dist.init_process_group("nccl" if cuda else "gloo", store=dist.HashStore(), rank=0, world_size=1)
     rates: list[dict[str, Any]] = []
     begun, longest = time.perf_counter(), 0.0
     for batch in flags.batches:
@@ -71,12 +65,12 @@ def main() -> None:
             print(f"stopped before batch {batch}: {left:.0f} s are left, and one has taken {longest:.0f} s", flush=True)
             break
         try:
-            rate = measure(recipe, batch, device, bool(record["compiled"]), flags.synchronised, flags.round)
+            rate = measure(recipe, batch, gear, flags.synchronised, flags.round)
         except torch.OutOfMemoryError:
             print(f"batch {batch:4d}  does not fit", flush=True)
             continue
         rates.append(rate)
-        write(flags.out, {**record, "rates": sorted(rates, key=lambda rate: rate["batch"])})
+        save(flags.out, {**record, "rates": sorted(rates, key=lambda rate: rate["batch"])})
         longest = max(longest, time.perf_counter() - started)
         print(
             f"batch {batch:4d}  {rate['images_per_second']:8,.1f} img/s  {rate['milliseconds']:8.2f} ms a step  "
@@ -84,60 +78,47 @@ def main() -> None:
             flush=True,
         )
     print(f"the record is in {flags.out}")
-    if flags.synchronised:
-        dist.destroy_process_group()
 
 
-def measure(
-    recipe: Recipe, batch: int, device: torch.device, compiled: bool, synchronised: bool, seconds: float
-) -> dict[str, Any]:
+def measure(recipe: Recipe, batch: int, gear: Gear, synchronised: bool, seconds: float) -> dict[str, Any]:
     """The rate of one batch, and the parts of its step."""
-    torch.manual_seed(0)
-    cuda = device.type == "cuda"
-    if cuda:  # nothing is left of the batch before; the number of graphs of one network is limited, too
+    device = gear.device
+    if gear.compile:  # nothing is left of the batch before; the number of graphs of one network is limited
         torch._dynamo.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    learner = Learner(recipe).to(device).to(memory_format=torch.channels_last)
+    torch.manual_seed(0)
+    engine = Engine(recipe, gear)
+    engine.start()  # before there is a group, which would bring gradients together, though there are no others
     if synchronised:
-        synchronise(learner, device, compiled)
-    if compiled:
-        for branch in (learner.online, learner.momentum):
-            for network in [] if branch is None else branch.children():
-                network.compile(dynamic=False)
-    optimizer = optim.build(recipe.optim, learner.online)
+        synchronise(engine.learner, device, gear.compile)
     views = [torch.randn(view.count, batch, 3, view.size, view.size, device=device) for view in recipe.views]
 
     def step() -> Tensor:
-        loss, _ = descend(learner, optimizer, views, bf16=cuda)
+        loss, _ = engine.step(0.1, views)  # at a rate with which it cannot diverge
         return loss
 
-    def steps(count: int) -> float:
-        """Seconds of so many."""
-        finish(device)
-        begun = time.perf_counter()
-        for _ in range(count):
-            loss = step()
-        finish(device)
-        assert loss.isfinite(), "a step that diverges may take another time"
-        return time.perf_counter() - begun
-
-    compiling = steps(2)
-    pace = steps(WARM) / WARM
-    count = max(2, round(seconds / pace))
-    rounds = [steps(count) / count for _ in range(ROUNDS)]
-    usual = median(rounds)
+    with group_of_one(device) if synchronised else nullcontext():
+        rated = enter("step", lambda: step, device, batch, WARM)
+        compete([rated], device, seconds, ROUNDS)
+        assert step().isfinite(), "a step that diverges may take another time"
+        shares = take_apart(engine, step, max(2, round(seconds / rated.seconds)))
     return {
         "batch": batch,
-        "images_per_second": round(batch / usual, 2),
-        "milliseconds": round(1e3 * usual, 3),
-        "rounds_milliseconds": [round(1e3 * each, 3) for each in rounds],
-        "steps_a_round": count,
-        "first_two_steps_seconds": round(compiling, 1),
+        "images_per_second": round(batch / rated.seconds, 2),
+        "milliseconds": round(1e3 * rated.seconds, 3),
+        "rounds_milliseconds": [round(1e3 * each, 3) for each in rated.rounds],
+        "first_seconds": round(rated.first, 1),
         "peak_gib": round(peak(device) / 2**30, 2),
-        "shares": take_apart(learner, optimizer, step, device, count),
+        "shares": shares,
     }
+
+
+@contextmanager
+def group_of_one(device: torch.device) -> Iterator[None]:
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def synchronise(learner: Learner, device: torch.device, compiled: bool) -> None:
@@ -162,17 +143,16 @@ class Lonely(nn.SyncBatchNorm):
         return Together.apply(x, self.weight, self.bias, *running, self.eps, self.momentum, dist.group.WORLD, 1)
 
 
-def take_apart(
-    learner: Learner, optimizer: torch.optim.Optimizer, step: Callable[[], Tensor], device: torch.device, count: int
-) -> dict[str, float]:
+def take_apart(engine: Engine, step: Callable[[], Tensor], count: int) -> dict[str, float]:
     """The parts of a step: forward of both branches, backward with clipping, the optimiser with the target branch.
 
     It is the very step that is timed, listened to where one part ends and the next begins.
     """
+    device = engine.gear.device
     marks: list[Mark] = []
     listeners = [
-        learner.register_forward_hook(lambda *_: marks.append(mark(device))),
-        optimizer.register_step_pre_hook(lambda *_: marks.append(mark(device))),
+        engine.learner.register_forward_hook(lambda *_: marks.append(mark(device))),
+        engine.optimizer.register_step_pre_hook(lambda *_: marks.append(mark(device))),
     ]
     for _ in range(count):
         marks.append(mark(device))
@@ -203,11 +183,6 @@ def between(first: Mark, second: Mark) -> float:
     return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
 
 
-def finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def peak(device: torch.device) -> int:
     """Bytes: the most that tensors have taken of a GPU, or that this process has ever taken of the host."""
     if device.type == "cuda":
@@ -227,7 +202,7 @@ def read_flags() -> argparse.Namespace:
     add("--round", type=float, default=3, help="seconds of a timed round; there are three, and the median counts")
     add("--compile", choices=("auto", "on", "off"), default="auto", help="auto is on with a GPU")
     add("--synchronised", action="store_true", help="with the norms of a training on several GPUs")
-    add("--device", default="", help="by default a GPU if there is one")
+    add("--device", default="auto", help="auto is a GPU if there is one")
     add("--commit", default="", help="of this tree; by default git is asked")
     return parser.parse_args()
 

@@ -189,6 +189,13 @@ def test_the_help_of_pretrain_fits_two_screens_and_says_what_every_flag_does():
         (("cifar10",), "cifar10 is not in"),
         (("shapes", "--out", "notes.txt"), "notes.txt is a file; give a folder for --out"),
         (("shapes", "--device", "tpu"), "--device tpu"),
+        (
+            ("shapes", "--device", "cpu", "--graph", "on"),
+            "--graph on: it needs a GPU, and this is cpu; use --graph off",
+        ),
+        (("shapes", "--decode", "x"), "--decode"),
+        (("shapes", "--decode", "gpu", "--device", "cpu"), "--decode gpu needs a GPU"),
+        (("shapes", "--micro", "8"), "--micro 8: timm/test_resnet has batch norm"),
     ],
 )
 def test_a_mistake_in_pretrain_is_one_line_with_exit_2_and_nothing_is_written(arguments, words, tmp_path, monkeypatch):

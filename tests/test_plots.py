@@ -7,7 +7,7 @@ import PIL.Image
 import pytest
 from matplotlib.text import Text
 
-from fastmoco.plots import average, draw, gain
+from fastmoco.plots import average, draw, draw_growth, gain, growth
 
 ENCODERS = {"random init": 10.0, "this encoder": 40.0, "ImageNet": 80.0}
 SHARES = (1.0, 5.0, 20.0, 100.0)
@@ -141,3 +141,96 @@ def test_settings_of_matplotlib_are_left_as_they_were(tmp_path):
     before = dict(matplotlib.rcParams)
     gain(RECORDS, tmp_path / "gain.svg", "Did it help?")
     assert dict(matplotlib.rcParams) == before
+
+
+# The growth of cost
+
+
+def point(asked, batch, size=224, m=2, n=2, samples=12, rate=None, peak=None):
+    found = {} if rate is None else {"images_per_second": rate} | ({} if peak is None else {"peak_gib": peak})
+    names = {"asked": asked, "batch": batch, "size": size, "m": m, "n": n, "samples": samples}
+    return names | {"fits": rate is not None} | found
+
+
+GROWTH = {
+    "encoder": "resnet50",
+    "hardware": "an invented card",
+    "precision": "bfloat16",
+    "compiled": False,
+    "recorded": True,
+    "points": [
+        point(["batch", "size", "patches"], 256, rate=1500.0, peak=30.0),
+        point(["batch"], 64, rate=1200.0, peak=8.0),
+        point(["batch"], 1024),
+        point(["size"], 256, size=112, rate=5000.0, peak=8.0),
+        point(["patches"], 256, m=1, n=1, samples=2, rate=1700.0, peak=31.0),
+        point(["patches"], 256, m=2, n=3, samples=8, rate=1550.0, peak=29.0),
+        point(["patches"], 256, m=2, n=1, samples=8, rate=1560.0, peak=29.0),
+        point(["patches"], 256, size=225, m=3, n=4, samples=252, rate=900.0, peak=40.0),
+    ],
+}
+
+
+def lines(panel):
+    """What is drawn of what was measured, by name."""
+    return {line.get_label(): line.get_xydata().tolist() for line in panel.lines if " = " in line.get_label()}
+
+
+def test_growth_is_drawn_as_it_was_measured():
+    batch, size, patches, *memory = draw_growth(GROWTH).axes
+    assert [panel.get_title("left") for panel in (batch, size, patches)] == [
+        "batch, at 224 px",
+        "size, at batch 256",
+        "patches, at batch 256",
+    ]
+    assert lines(batch) == {"m = 2, 224 px": [[64, 1200], [256, 1500]]}
+    assert [xy for xy, *_ in lines(size).values()] == [[112, 5000]]
+    assert lines(patches) == {
+        "m = 2, 224 px": [[8, 1550], [8, 1560], [12, 1500]],
+        "m = 3, 225 px": [[252, 900]],
+    }
+    assert lines(memory[0]) == {"m = 2, 224 px": [[64, 8], [256, 30]]}
+    assert lines(memory[2])["m = 3, 225 px"] == [[252, 40]]
+
+
+def test_growth_is_seen_beside_what_it_could_be():
+    _, size, patches, *_ = draw_growth(GROWTH).axes
+    assert size.lines[-1].get_xydata().tolist() == [[112, 4 * 1500], [224, 1500]]
+    assert [text.get_text() for text in size.get_legend().get_texts()] == ["if only pixels counted"]
+    (across,) = [line for line in patches.lines if line.get_linestyle() == ":"]
+    assert list(across.get_ydata()) == [1700, 1700]
+    assert patches.get_legend().get_texts()[0].get_text() == "MoCo v3"
+
+
+def test_rates_begin_at_zero_and_numbers_that_double_are_as_far_from_each_other():
+    panels = draw_growth(GROWTH).axes
+    assert [panel.get_ylim()[0] for panel in panels] == [0] * 6
+    assert [panel.get_xscale() for panel in panels[:3]] == ["log", "linear", "log"]
+    assert [label.get_text() for label in panels[3].get_xticklabels()] == ["64", "256", "1024"]
+    assert [label.get_text() for label in panels[5].get_xticklabels()] == ["2", "8", "12", "252"]
+
+
+def test_points_say_what_they_are():
+    figure = draw_growth(GROWTH)
+    said = [{text.get_text(): text.xy for text in panel.texts} for panel in figure.axes[:3]]
+    assert said[0] == {"1,200": (64, 1200), "1,500": (256, 1500), "does\nnot fit": (1024, 0)}
+    assert said[2] == {"1, 3": (8, 1550), "2": (12, 1500), "4": (252, 900)}
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
+    assert figure.get_suptitle() == "A step of resnet50 on an invented card: bfloat16, not compiled, recorded"
+
+
+def test_questions_that_were_not_asked_and_memory_that_was_not_measured_have_no_panel():
+    bare = [{name: value for name, value in each.items() if name != "peak_gib"} for each in GROWTH["points"]]
+    assert len(draw_growth(GROWTH | {"points": bare}).axes) == 3
+    sizes = [each | {"asked": ["size"]} for each in bare if "size" in each["asked"]]
+    (panel,) = draw_growth(GROWTH | {"points": sizes}).axes
+    assert panel.get_xlabel() == "pixels of a side"
+    assert panel.get_ylabel() == "images a second"
+
+
+def test_the_figure_of_growth_is_a_file_like_others(tmp_path):
+    for name in ("one.png", "other.png"):
+        growth(GROWTH, tmp_path / name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "other.png").read_bytes()
+    with pytest.raises(ValueError, match=r"use \.png or \.svg"):
+        growth(GROWTH, tmp_path / "growth.pdf")

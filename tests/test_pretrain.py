@@ -22,7 +22,6 @@ from fastmoco.notation import read
 from fastmoco.recipes import find
 from fastmoco.weights import save_encoder, snippet
 
-
 CPU = {"device": "cpu"}
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import TINY, paint, records
+from pictures import TINY, paint, records, trace
 
 import fastmoco
+from fastmoco import train
 from fastmoco.album import collect
 from fastmoco.data import find
 from fastmoco.draws import Draws
@@ -117,3 +118,29 @@ def test_those_to_keep_are_written_and_kept(tmp_path):
     out = fastmoco.pretrain(str(paint(tmp_path / "images", 40)), out=str(tmp_path / "a"), keep_every=2, **options)
     kept = sorted(path.name for path in (out / "checkpoints").glob("step-*"))
     assert kept == ["step-00000002.pt", "step-00000004.pt"]
+
+
+def test_a_checkpoint_of_before_steps_were_recorded_goes_on_bit_by_bit(tmp_path, monkeypatch):
+    """Its optimiser was not fused, and said so; its rates were those of the step that it was written at."""
+    images = str(paint(tmp_path / "images", 40))
+    options = {"recipe": "pocket/shapes", "set": TINY, "epochs": 1, "batch": 8, "device": "cpu", "workers": 0}
+    options |= {"log_every": 1, "save_every": 2}
+    whole = fastmoco.pretrain(images, out=str(tmp_path / "whole"), **options)
+    advance = train.Training._advance
+
+    def stop(self, batch):
+        advance(self, batch)
+        if self.step == 3:
+            raise ValueError("a stop")
+
+    monkeypatch.setattr(train.Training, "_advance", stop)
+    with pytest.raises(ValueError, match="a stop"):
+        fastmoco.pretrain(images, out=str(tmp_path / "stopped"), **options)
+    monkeypatch.setattr(train.Training, "_advance", advance)
+    path = tmp_path / "stopped" / "checkpoints" / "last.pt"
+    state = torch.load(path, weights_only=True)
+    assert state["step"] == 2
+    for group in state["optimizer"]["param_groups"]:
+        group |= {"fused": None, "lr": 0.5}
+    torch.save(state, path)
+    assert trace(fastmoco.pretrain(images, out=str(tmp_path / "stopped"), **options)) == trace(whole)

@@ -70,16 +70,16 @@ def pretrain(
         out: the run folder; by default runs/ and the names of the set and the recipe.
         epochs: passes over the set; by default the recipe's.
         batch: images in a step, of all devices together; the learning rate changes in proportion, unless it is --set.
-        encoder: resnet50, resnet18-small, timm/NAME, ...; by default the recipe's.
+        encoder: resnet50, timm/NAME, ...; by default the recipe's.
         size: pixels of a view; by default the recipe's.
         set: change any value of the recipe, such as optim.lr=0.15 or contrast.tau=0.2.
-        seed: of the weights, the order of the images and their views.
+        seed: of weights, order of images and views.
         devices: so many GPUs of this machine, which share every batch.
-        device: cpu, cuda, cuda:1, ...; auto is a GPU if there is one.
-        precision: of the networks; auto is bf16 where a GPU has it.
-        compile: the networks and the augmentation, by torch.compile; auto is on with a GPU.
-        graph: let a GPU record the kernels of a step, and start them all at once; auto is on where that can be.
-        recompute: make the encoder's activations again in the backward pass in place of keeping them.
+        device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
+        precision: auto is bf16 where a GPU has it.
+        compile: by torch.compile; auto is on with a GPU.
+        graph: a GPU records a step; auto is on if it can.
+        recompute: activations, to save memory for time.
         micro: images that the encoder sees at once, if it has no batch norm; all negatives stay. 0 is all.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
         decode: JPEGs by the CPU's workers, or by the GPU.
@@ -88,7 +88,7 @@ def pretrain(
         save_every: steps from one checkpoint to the next; the last and the one before are kept.
         keep_every: keep for good each checkpoint at a multiple of this many steps; 0 keeps none.
         knn_every: epochs from one judgement by nearest neighbours to the next, where there are labels; 0 is never.
-        download: fetch a set by name, such as cifar10, if it is not there.
+        download: fetch a set such as cifar10 if it is absent.
         fresh: begin anew in a new folder; what there is stays.
     """
     given = dict(locals())

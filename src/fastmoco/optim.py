@@ -143,8 +143,9 @@ class Lars(torch.optim.Optimizer):
         if not steps:
             return
         if adapt:
-            steps = list(torch._foreach_add(steps, weights, alpha=group["weight_decay"]))
-            ours, theirs = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(steps))
+            if group["weight_decay"]:
+                steps = list(torch._foreach_add(steps, weights, alpha=group["weight_decay"]))
+            ours, theirs = torch.stack(torch._foreach_norm([*weights, *steps])).chunk(2)
             # Where either is zero there is no proportion to keep. Chosen on the device, which need not wait for us.
             factors = torch.where((ours > 0) & (theirs > 0), group["trust"] * ours / theirs, 1.0)
             steps = [step * factor for step, factor in zip(steps, factors.unbind(), strict=True)]

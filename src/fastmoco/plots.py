@@ -98,7 +98,7 @@ def _arrange(panel: "Axes", title: str, shares: list[float]) -> None:
     _quieten(panel)
 
 
-def _ticks(panel: "Axes", places: Sequence[float]) -> None:
+def _ticks(panel: "Axes", places: Sequence[int | float]) -> None:
     """Plain numbers, where something was measured."""
     from matplotlib.ticker import NullLocator
 
@@ -135,9 +135,8 @@ def _line(panel: "Axes", encoder: str, points: list[tuple[float, float, float]],
 
 # The growth of cost
 
-Point = Mapping[
-    str, Any
-]  # batch, size, m, n, samples, whether it fits; if so its rate, and on a GPU its peak of memory
+# What it is asked for, batch, size, m, n, samples, whether it fits; if so its rate, and a GPU's peak of memory.
+Point = Mapping[str, Any]
 
 AXES = {  # for each question: the number that grows, its name, whether by factors, and what stays the same
     "batch": ("batch", "images in a step", True, "{size} px"),
@@ -221,7 +220,7 @@ def _label_patches(panel: "Axes", points: Sequence[Point]) -> None:
         elif point["m"] > 1:
             together.setdefault((point["m"], point["samples"]), []).append(point)
     for (_, samples), group in together.items():
-        rate = max(point.get("images_per_second", 0) for point in group)
+        rate = min(point.get("images_per_second", 0) for point in group)
         words = ", ".join(str(point["n"]) for point in group)
         _say(panel, words if rate else f"{words}: does\nnot fit", samples, rate, "below" if rate else "above")
     panel.legend(title="n is at each point", title_fontsize=9, loc="lower left", alignment="left", frameon=False)
@@ -240,7 +239,7 @@ def _show_pixels(panel: "Axes", points: Sequence[Point]) -> None:
 PLACES = {"above": (0, 8, "center", "bottom"), "below": (0, -8, "center", "top"), "right": (7, 4, "left", "bottom")}
 
 
-def _say(panel: "Axes", words: str, x: float, y: float, place: str) -> None:
+def _say(panel: "Axes", words: str, x: int, y: int | float, place: str) -> None:
     """Words beside a point. A thin line that passes there is covered."""
     right, up, across, along = PLACES[place]
     note = panel.annotate(words, (x, y), (right, up), textcoords="offset points", fontsize=9, color=QUIET)

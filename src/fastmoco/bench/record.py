@@ -46,6 +46,7 @@ def conclude(
 
 def circumstances(device: torch.device, commit: str = "") -> dict[str, Any]:
     """The hardware, the versions and the commit of this tree, unless it is given: a copy may know nothing of git."""
+    program = Path(sys.argv[0]).stem
     return {
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cores": os.cpu_count(),
@@ -55,7 +56,7 @@ def circumstances(device: torch.device, commit: str = "") -> dict[str, Any]:
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "python": platform.python_version(),
         "commit": commit or _commit(),
-        "command": " ".join([Path(sys.argv[0]).stem, *map(near, sys.argv[1:])]),
+        "command": " ".join(["fastmoco" if program == "__main__" else program, *map(near, sys.argv[1:])]),
     }
 
 
