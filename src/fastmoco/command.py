@@ -89,7 +89,7 @@ def pretrain(
         keep_every: keep for good each checkpoint at a multiple of this many steps; 0 keeps none.
         knn_every: epochs from one judgement by nearest neighbours to the next, where there are labels; 0 is never.
         download: fetch a set such as cifar10 if it is absent.
-        fresh: begin anew in a new folder; what there is stays.
+        fresh: begin anew in a folder beside what there is.
     """
     given = dict(locals())
 
