@@ -1,7 +1,7 @@
 """The tables of docs/performance.md and of the README, from the records: no number there is typed.
 
-    python benchmarks/performance.py            # prints them
-    python benchmarks/performance.py --write    # puts them into the documents
+python benchmarks/performance.py            # prints them
+python benchmarks/performance.py --write    # puts them into the documents
 """
 
 import argparse
@@ -27,7 +27,9 @@ def read(name: str) -> Record:
 def origin(name: str) -> str:
     """Where a table comes from."""
     record = read(name)
-    hardware = record["hardware"] if record["cuda"] else f"{record['cores']} cores of a CPU, {record['threads']} threads"
+    hardware = (
+        record["hardware"] if record["cuda"] else f"{record['cores']} cores of a CPU, {record['threads']} threads"
+    )
     return f"`{name}.json`: {hardware}, torch {record['torch']}, commit {record['commit']}."
 
 
@@ -99,7 +101,9 @@ def costs() -> str:
     lines = [["1", "256", f"{one:,.0f}", hours(one), "measured end to end"]]
     for batch in (64, 256):
         rate = 8 * grouped[batch]
-        lines.append(["8", f"{8 * batch:,}", f"{rate:,.0f}", hours(rate), "8 times one with norms over ranks; no network"])
+        lines.append(
+            ["8", f"{8 * batch:,}", f"{rate:,.0f}", hours(rate), "8 times one with norms over ranks; no network"]
+        )
     names = ("train-jpeg-h200", "rates-h200-synchronised")
     origins = " ".join(f"`{name}.json`, commit {read(name)['commit']}." for name in names)
     return "\n".join([*table(["H200s", "batch in all", "images/s", "hours", "how"], lines), "", origins])
@@ -113,7 +117,10 @@ def summary() -> str:
     lines = [
         ["a step of ResNet-50, 224 px, batch 256", f"{ours['images_per_second']:,.0f} images/s"],
         ["as the official code computes it", f"{official['images_per_second']:,.0f} images/s"],
-        ["patches, over MoCo v3 computed the same way", f"{ours['milliseconds'] / whole['milliseconds'] - 1:.1%} more time"],
+        [
+            "patches, over MoCo v3 computed the same way",
+            f"{ours['milliseconds'] / whole['milliseconds'] - 1:.1%} more time",
+        ],
         ["end to end from JPEG files, 16 workers", f"{train['rows'][0]['images_per_second']:,.0f} images/s"],
         ["end to end, ResNet-18, Imagenette at 128 px", f"{small['rows'][0]['images_per_second']:,.0f} images/s"],
     ]

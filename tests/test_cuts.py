@@ -8,7 +8,7 @@ import torch
 
 from fastmoco import images as image_files
 from fastmoco.crop import cut
-from fastmoco.cuts import Cuts
+from fastmoco.cuts import Cuts, working
 from fastmoco.data import find
 from fastmoco.draws import Draws
 from fastmoco.images import Part, Pixels, fetch, load, look
@@ -201,3 +201,10 @@ def test_all_of_a_batch_is_pinned(tmp_path, monkeypatch):
 
 def tensors(batch):
     return [batch.index, *batch.parts, *(value for each in batch.looks for value in vars(each).values())]
+
+
+def test_a_folder_too_long_for_the_workers_sockets_is_refused_in_a_line(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/" + "a" * 72)
+    cuts = Cuts(Pixels(np.zeros((2, 8, 8, 3), np.uint8), None, (), "a"), Draws(both(encode, size=8), 2, 1, 0, 2))
+    with pytest.raises(ValueError, match=r"^TMPDIR=/a{72} is too long for sockets between processes; use a shorter"):
+        working(cuts, range(1), 2, pin=False).__enter__()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from fastmoco.crop import cut, shrinks
 from fastmoco.draws import Draws
 from fastmoco.images import Images, fetch, load, look
 
+LONGEST = 72  # bytes of the folder in which workers make sockets, whose paths may have 108
 LARGEST = 1024  # pixels along a side of an image that is left to the device; what it needs for a block follows from it
 
 Crops = list[UInt8[np.ndarray, "_ _ 3"]]  # all of one image
@@ -146,6 +148,9 @@ def _leave(
 @contextmanager
 def working(cuts: Cuts, steps: range, workers: int, pin: bool) -> Iterator[Iterator[Batch]]:
     """The batches of these steps, made by workers that end when this does."""
+    folder = tempfile.gettempdir()
+    if workers and len(os.fsencode(folder)) > LONGEST:  # or a worker would drop its batch, and we would wait for ever
+        raise ValueError(f"TMPDIR={folder} is too long for sockets between processes; use a shorter one, such as /tmp")
     with warnings.catch_warnings():
         # Someone who asks for more workers than there are cores has a reason, such as a slow disk.
         warnings.filterwarnings("ignore", "This DataLoader will create")
