@@ -273,7 +273,7 @@ def unchecked():
 def test_change_is_one_graph(recipe):
     x, look = images(12).reshape(2, 6, 3, 12, 10), draw(recipe, KEYS[:12].reshape(2, 6))
     graph = torch.compile(change, fullgraph=True, backend="eager")
-    assert torch.equal(graph(x, look, recipe), change(x, look, recipe))
+    assert distance(graph(x, look, recipe), change(x, look, recipe)) <= 1e-6  # torch 2.11 rounds some sums otherwise
 
 
 def columns(look: Look) -> dict[str, Tensor]:
