@@ -40,6 +40,8 @@ def measure(
     """One view of `batch` crops with the augmentations of the paper, in rounds of so many seconds."""
     if batch < 1:
         raise ValueError(f"batch={batch} has no crops; use 1 or more")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # as a training has it
     view = both(encode, size=size)[0]
     sharp = replace(view, augment=replace(view.augment, blur_p=0.0))
     shape = (1, batch, 3, size, size)
