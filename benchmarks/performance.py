@@ -116,7 +116,7 @@ def summary() -> str:
     official = next(row for row in step["rows"] if row["name"] == "as the official code")
     lines = [
         ["a step of ResNet-50, 224 px, batch 256", f"{ours['images_per_second']:,.0f} images/s"],
-        ["as the official code computes it", f"{official['images_per_second']:,.0f} images/s"],
+        ["the same, computed as the official code does", f"{official['images_per_second']:,.0f} images/s"],
         [
             "patches, over MoCo v3 computed the same way",
             f"{ours['milliseconds'] / whole['milliseconds'] - 1:.1%} more time",

@@ -337,3 +337,30 @@ def test_ctrl_c_ends_a_measurement_and_leaves_nothing(waited, stop, tmp_path, sh
     assert not left(bench.pid)
     assert [path.name for path in short.iterdir() if not path.name.startswith("torchinductor")] == []
     assert not (tmp_path / "train.json").exists()
+
+
+def test_only_the_official_way_is_computed_in_full_precision(monkeypatch):
+    exact = {}
+    names = iter(step.contest(methods.fast_moco, Gear(CPU)))
+
+    def working(recipe, gear, full=False):
+        exact[next(names)] = full
+        return lambda: lambda: None
+
+    monkeypatch.setattr(step, "working", working)
+    step.measure(methods.fast_moco, Gear(CPU), 0.001, "", {})
+    assert exact == {"ours": False, "MoCo v3, the same way": False, "as the official code": True}
+
+
+@pytest.mark.parametrize("out", [".", "a/b/c.json", "/dev/null/a.json"])
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(out, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(step, "measure", lambda *given: pytest.fail("measured") if out != "a/b/c.json" else {})
+    monkeypatch.setattr(sys, "argv", ["fastmoco", "bench", "step", "--device", "cpu", "--out", out])
+    if out == "a/b/c.json":
+        cli.main()
+        return
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert f"--out {out} cannot be written; give a file" in capsys.readouterr().err

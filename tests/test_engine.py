@@ -23,6 +23,7 @@ from fastmoco.target import Momentum
 CPU = torch.device("cpu")
 OPTIMS = [SGD(), AdamW(), LARS(lr=0.5)]
 GRAPH = torch.cuda.CUDAGraph
+GPU = torch.device("cuda", 1)
 BY_NAME = {"ids": lambda value: type(value).__name__}
 
 
@@ -164,10 +165,12 @@ class Pretended:
     def __init__(self):
         self.told, self.recorded, self.failure = [], [], None
 
-    def Stream(self):  # noqa: N802
+    def Stream(self, device):  # noqa: N802
+        assert device == GPU, "not that of whichever device is current"
         return self
 
-    def current_stream(self):
+    def current_stream(self, device):
+        assert device == GPU
         return self
 
     def wait_stream(self, other):
@@ -183,7 +186,8 @@ class Pretended:
         return Mock(GRAPH, replay=self.replay)
 
     @contextmanager
-    def graph(self, graph, capture_error_mode):
+    def graph(self, graph, stream, capture_error_mode):
+        assert stream is self
         assert capture_error_mode == "thread_local"
         self.told.append("record")
         yield
@@ -230,7 +234,7 @@ def summing(gpu, seen):
 
 def test_the_first_steps_are_made_and_all_others_played_back_on_their_own_views(gpu):
     seen = []
-    step = Recording(summing(gpu, seen))
+    step = Recording(summing(gpu, seen), GPU)
     for number in range(WARM + 3):
         given = noise(number)
         before = [view.clone() for view in given]
@@ -244,7 +248,7 @@ def test_the_first_steps_are_made_and_all_others_played_back_on_their_own_views(
 
 
 def test_views_of_another_number_are_not_played_back(gpu):
-    step = Recording(summing(gpu, []))
+    step = Recording(summing(gpu, []), GPU)
     for number in range(WARM + 1):
         step(noise(number))
     with pytest.raises(ValueError, match="zip"):
@@ -252,18 +256,18 @@ def test_views_of_another_number_are_not_played_back(gpu):
 
 
 def test_a_step_that_cannot_be_recorded_is_told_in_a_line(gpu):
-    step = Recording(summing(gpu, []))
+    step = Recording(summing(gpu, []), GPU)
     for number in range(WARM):
         step(noise(number))
     gpu.failure = RuntimeError("operation not permitted when stream is capturing\nCompile with this\nand that")
-    reason = r"--graph on: .*cannot be recorded \(operation not .* capturing\); use --graph off"
+    reason = r"^a step of this recipe cannot be recorded \(operation not .* capturing\); use --graph off"
     with pytest.raises(ValueError, match=reason) as told:
         step(noise(WARM))
     assert "\n" not in str(told.value)
 
 
 def test_want_of_memory_while_recording_stays_what_it_is(gpu):
-    step = Recording(summing(gpu, []))
+    step = Recording(summing(gpu, []), GPU)
     for number in range(WARM):
         step(noise(number))
     gpu.failure = torch.OutOfMemoryError("tried to allocate 3 GiB")
@@ -271,10 +275,40 @@ def test_want_of_memory_while_recording_stays_what_it_is(gpu):
         step(noise(WARM))
 
 
+def test_want_of_memory_that_the_end_of_a_recording_hides_is_told_as_such(gpu):
+    step = Recording(summing(gpu, []), GPU)
+    for number in range(WARM):
+        step(noise(number))
+    gpu.failure = RuntimeError("capture was invalidated")
+    gpu.failure.__context__ = torch.OutOfMemoryError("tried to allocate 3 GiB")
+    with pytest.raises(torch.OutOfMemoryError, match="3 GiB"):
+        step(noise(WARM))
+
+
+def test_a_worker_that_dies_while_a_step_is_recorded_is_no_fault_of_the_recipe(gpu):
+    step = Recording(summing(gpu, []), GPU)
+    for number in range(WARM):
+        step(noise(number))
+    gpu.failure = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        step(noise(WARM))
+
+
+def test_the_encoders_of_both_branches_are_compiled_and_no_head(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: compiled.append(module))
+    engine = Engine(recipe(), Gear(torch.device("cpu"), compile=True))
+    assert not compiled, "weights may still be read"
+    engine.start()
+    assert compiled == [engine.learner.online.encoder, engine.learner.momentum.encoder]
+
+
 def test_an_engine_that_is_to_record_does(gpu, monkeypatch):
     made = recipe()
     begun = started(made)
-    begun.gear = replace(begun.gear, graph=True)
+    begun.gear = replace(begun.gear, graph=True, device=GPU)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)  # for all tests after this one
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     begun.start()
     calls = []
     monkeypatch.setattr(engine, "descend", lambda *given: calls.append(given) or (torch.ones(()), torch.ones(())))

@@ -172,6 +172,15 @@ def test_one_search_for_several_counts_equals_a_loop_by_hand_for_each(bank, quer
         np.testing.assert_allclose(scores, by_hand(asked, others, labels, k, 0.07, own), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("room", [1, 5 * 7 * 20 * 3, 2**20])
+def test_votes_are_added_up_as_a_gpu_does_it(room):
+    weights, chosen = torch.rand(10, 20), torch.randint(7, (10, 20))
+    expected = torch.stack(
+        [weight.new_zeros(7).index_add(0, own, weight) for weight, own in zip(weights, chosen, strict=True)]
+    )
+    assert torch.allclose(knn._add(weights, chosen, 7, room), expected, atol=1e-6)
+
+
 def test_votes_of_several_counts_have_the_bits_of_each_alone(monkeypatch):
     monkeypatch.setattr(knn, "GROUP", 3)
     monkeypatch.setattr(knn, "WORTH", 1)

@@ -547,3 +547,10 @@ def test_two_processes_do_not_pack_into_one_folder(tmp_path):
             packed(tmp_path / "in", out)
         other.communicate(b"\n")
     assert packed(tmp_path / "in", out) == out
+
+
+def test_a_folder_inside_the_set_is_refused(tmp_path):
+    paint(tmp_path / "images", 3)
+    with pytest.raises(ValueError, match=r"is inside .*; give a folder outside of it"):
+        pack(str(tmp_path / "images"), str(tmp_path / "images" / "train"))
+    assert not (tmp_path / "images" / "train").exists()

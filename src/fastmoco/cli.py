@@ -103,7 +103,7 @@ def main() -> None:
         # torch has an error of its own for a GPU, and only words for a CPU.
         if not isinstance(error, MemoryError) and not re.search(r"out of memory|can't allocate memory", str(error)):
             raise
-        _stop(MemoryError("out of memory; use a smaller --size or --batch"))
+        _stop(MemoryError("out of memory; ask for less, such as a smaller --size, --batch or number of images"))
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
         sys.exit(128 + (error.args[0] if error.args else 2))
 

@@ -105,6 +105,8 @@ def pretrain(
 
     data, out = str(data), str(out)  # in Python, paths are welcome too
     row = recipe or USUAL.get(data, OTHERS)
+    if type(micro) is not int:
+        raise ValueError(f"micro={micro!r}: use a whole number")
     path = Path(out or f"runs/{'-'.join(dict.fromkeys((_word(data), _word(row))))}")
     if fresh and launched():
         raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")

@@ -1,5 +1,6 @@
 """A learner at work: where its steps are computed, and how. Nothing here changes what is learnt, beyond rounding."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,9 +55,10 @@ class Engine:
         self.gear = gear
         if gear.compile and gear.device.type == "cuda":
             # The processes that compile need seconds to be ready, and before that kernels are compiled one by one.
-            from torch._inductor.async_compile import maybe_warm_pool
+            with contextlib.suppress(ImportError):  # a later torch may know it by another name
+                from torch._inductor.async_compile import maybe_warm_pool
 
-            maybe_warm_pool()
+                maybe_warm_pool()
         self.learner = Learner(recipe).to(gear.device)  # made on the CPU: a seed means the same weights everywhere
         if gear.channels_last:
             self.learner.to(memory_format=torch.channels_last)
@@ -73,17 +75,22 @@ class Engine:
             torch.backends.cudnn.benchmark = True
         if self.gear.compile:
             for branch in (self.learner.online, self.learner.momentum):
-                if branch is not None:  # heads are a hundredth of the time, and would make the first step wait longer
+                if branch is not None:  # heads are a small part, and would make the first step wait longer
                     branch.encoder.compile(dynamic=False, options=OPTIONS if self.gear.device.type == "cuda" else None)
         self._forward = distributed.parallel(self.learner)
         if self.gear.graph:
-            self._take = Recording(self._make)
+            self._take = Recording(self._make, self.gear.device)
 
     def step(self, part: float, views: Views) -> Outcome:
         """One step, at this part of the full learning rate."""
         recipe = self.learner.recipe
         optim.set_rate(self.optimizer, recipe.optim, recipe.schedule, part)
         return self._take(views)
+
+    def release(self) -> None:
+        """Let go of what a recording holds, and of the last batch: a device may be short of memory."""
+        self._take, self.learner.latest = self._make, None
+        self.optimizer.zero_grad()
 
     def timing(self) -> dict[str, float]:
         """How long the gradients of ranks were on their way, if there are any."""
@@ -100,10 +107,11 @@ class Recording:
     copied to where those of the recording lay. What it left behind is renewed in its place.
     """
 
-    def __init__(self, make: Callable[[Views], Outcome]) -> None:
+    def __init__(self, make: Callable[[Views], Outcome], device: torch.device) -> None:
         self.make = make
+        self.device = device
         self.made = 0
-        self.aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.views: list[Tensor] = []
 
@@ -120,10 +128,11 @@ class Recording:
 
     def _warm(self, views: Views) -> Outcome:
         """On another stream, as torch asks for."""
-        self.aside.wait_stream(torch.cuda.current_stream())
+        here = torch.cuda.current_stream(self.device)
+        self.aside.wait_stream(here)
         with torch.cuda.stream(self.aside):
             outcome = self.make(views)
-        torch.cuda.current_stream().wait_stream(self.aside)
+        here.wait_stream(self.aside)
         return outcome
 
     def _record(self, views: Views) -> torch.cuda.CUDAGraph:
@@ -131,15 +140,18 @@ class Recording:
         self.views = [view.clone() for view in views]
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may pin memory meanwhile
+            # Another thread may pin memory meanwhile.
+            with torch.cuda.graph(graph, stream=self.aside, capture_error_mode="thread_local"):
                 self.outcome = self.make(self.views)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):  # for which the end of a recording is at a loss
+                raise error.__context__ from None
+            if "DataLoader worker" in str(error):  # which torch raises wherever we are, when it hears of it
+                raise
             reason = str(error).partition("\n")[0][:120]
-            raise ValueError(
-                f"--graph on: a step of this recipe cannot be recorded ({reason}); use --graph off"
-            ) from None
+            raise ValueError(f"a step of this recipe cannot be recorded ({reason}); use --graph off") from None
         return graph
 
 

@@ -33,11 +33,12 @@ def find_folder(path: str) -> Source:
             raise ValueError(f"no images in {path!r}; known endings: {_KNOWN}, or tar for shards")
         return put_together(train)
     place = next((each for each in (os.path.join(path, name) for name in VAL) if os.path.isdir(each)), None)
-    return put_together(train, _read_folder(place, train.classes) if place else None)
+    names = _read_names(os.path.join(path, "train"))  # which held-out shards may leave to those to learn from
+    return put_together(train, _read_folder(place, train.classes, names) if place else None)
 
 
-def _read_folder(path: str, known: tuple[str, ...] = ()) -> Images | None:
-    """A tree of images, or else shards, or else nothing; `known` are the classes that others have."""
+def _read_folder(path: str, known: tuple[str, ...] = (), names: Sequence[str] = ()) -> Images | None:
+    """A tree of images, or else shards, or else nothing; `known` are the classes that others have, by these names."""
     if not os.path.isdir(path):
         return None
     root = os.fsencode(path)
@@ -45,11 +46,11 @@ def _read_folder(path: str, known: tuple[str, ...] = ()) -> Images | None:
     if paths:
         labels, classes = _number_folders(paths, known)
         return Files(root, np.array(paths), labels, classes)
-    names = sorted(os.listdir(root))
+    files = [os.fsdecode(name) for name in sorted(os.listdir(root))]
     for endings in ((".tar",), shards.COMPRESSED):  # the second only to be refused
-        tars = [os.fsdecode(os.path.join(root, name)) for name in names if os.fsdecode(name).lower().endswith(endings)]
+        tars = [os.path.join(path, file) for file in files if file.lower().endswith(endings)]
         if tars:
-            return read_shards(tars, path, _read_names(path), known)
+            return read_shards(tars, path, _read_names(path) or names, known)
     return None
 
 

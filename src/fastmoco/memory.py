@@ -29,6 +29,7 @@ def explained(recipe: Recipe, run: Run) -> Iterator[None]:
         raise ValueError(f"out of memory on {run.device} at batch {recipe.batch} among {run.world} processes; {advice}")
     batch = largest(recipe, run)
     advice = f"--batch {batch} fits" if batch else "no batch fits; use a smaller --size or --encoder"
+    advice += "" if run.recompute else ", or try --recompute"
     raise ValueError(f"out of memory on {run.device} at batch {recipe.batch}; {advice}")
 
 

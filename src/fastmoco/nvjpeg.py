@@ -50,6 +50,8 @@ class Decoder:
         made, bad = [[part.to(self.device) for part in batch.parts]], dict(batch.bad)
         for start in range(0, len(like), BLOCK):
             block = like[start : start + BLOCK]
+            if self.stream is not None:
+                self.stream.synchronize()  # or this block would be written where the one before is still being cut
             crops, failed = self._cut([files[place] for place in block], left, block)
             for row in failed:
                 place = left.places[block[row]]

@@ -43,6 +43,8 @@ def pack(
 
     _refuse(str(out), size, quality, shard_mib, workers)
     path, source = Path(out).expanduser(), sets.find(str(data), download)
+    if Path(data).is_dir() and Path(data).resolve() in path.resolve().parents:
+        raise ValueError(f"OUT {out} is inside {data}, which would then hold its own copy; give a folder outside of it")
     settings = {"size": size, "quality": quality, "shard_mib": shard_mib}
     with occupy(path, _divide(source, str(data)), settings) as packing:
         print(f"{data}: {source.words}", flush=True)

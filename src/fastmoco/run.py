@@ -98,6 +98,8 @@ def settle(
         chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         if chosen.type == "cuda" and launched() and torch.cuda.is_available():
             chosen = _own(device)
+        if chosen.type == "cuda" and chosen.index is not None:
+            torch.cuda.set_device(chosen)  # or what asks for no device in particular, such as a stream, gets the first
         torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there") from None

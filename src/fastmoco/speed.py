@@ -1,17 +1,22 @@
 """`fastmoco bench`: how fast each part is on this machine, beside how others do it."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from fastmoco.command import OTHERS, USUAL, Settings, compose, flat
+from fastmoco.command import USUAL, Settings, compose, flat
 from fastmoco.flags import Data, Flag, Int, Str
 
 if TYPE_CHECKING:
+    import torch
+
     from fastmoco.recipe import Recipe
     from fastmoco.run import Run
 
+SMALLEST = 16  # pixels of a view that every contender can blur
 _OUT = "a file for the record, in JSON; by default none is written."
 Out = Annotated[str, tyro.conf.arg(help=_OUT, help_behavior_hint="")]
 _COMMIT = "that is measured; by default git is asked."
@@ -57,7 +62,7 @@ def step(
     from fastmoco.bench import step as bench
     from fastmoco.bench.record import near
 
-    _refuse(seconds, {})
+    _refuse(out, seconds, {})
     row, made, run = _settle(recipe, batch, encoder, size, set, device, precision, compile, graph)
     if profile:
         return parts.measure(made, run.gear, out, {"recipe": near(row)}, commit)
@@ -67,7 +72,7 @@ def step(
 def augment(
     *,
     size: int = 224,
-    batch: int = 256,
+    batch: Int = None,
     device: Device = "auto",
     compile: Switch = "auto",
     seconds: Seconds = 2.0,
@@ -78,22 +83,24 @@ def augment(
 
     Args:
         size: pixels of a view.
-        batch: images in it.
+        batch: images in it; by default 256 with a GPU, and 32 without.
         compile: ours, by torch.compile; auto is on with a GPU.
     """
     from fastmoco.bench import augment as bench
     from fastmoco.run import settle
 
-    _refuse(seconds, {"size": size, "batch": batch})
+    _refuse(out, seconds, {"size": size, "batch": batch})
+    if size < SMALLEST:
+        raise ValueError(f"--size {size}: kornia blurs no smaller images; use {SMALLEST} pixels or more")
     chosen, _, compiled, _ = settle(device, "auto", compile, None)
-    return bench.measure(size, batch, chosen, compiled, seconds, out, commit)
+    return bench.measure(size, batch or _many(chosen), chosen, compiled, seconds, out, commit)
 
 
 def loader(
     data: Data,
     *,
     size: int = 224,
-    batch: int = 256,
+    batch: Int = None,
     workers: Int = None,
     device: Device = "auto",
     seconds: Seconds = 5.0,
@@ -105,15 +112,15 @@ def loader(
     Args:
         data: images, as for `fastmoco pretrain`.
         size: pixels of a view.
-        batch: images that are loaded together.
+        batch: images that are loaded together; by default 256 with a GPU, and 32 without.
         workers: that read images; by default as many as there are cores, and two without a GPU.
     """
     from fastmoco.bench import loader as bench
     from fastmoco.run import settle
 
-    _refuse(seconds, {"size": size, "batch": batch})
+    _refuse(out, seconds, {"size": size, "batch": batch})
     chosen, _, _, readers = settle(device, "auto", "off", workers)
-    return bench.measure(str(data), size, batch, readers, chosen, seconds, out, commit)
+    return bench.measure(str(data), size, batch or _many(chosen), readers, chosen, seconds, out, commit)
 
 
 def train(
@@ -140,7 +147,7 @@ def train(
 
     Args:
         data: images, as for `fastmoco pretrain`.
-        recipe: a row of `fastmoco recipes`; by default a pocket row that suits the set.
+        recipe: a row of two views; by default a pocket row that suits the set, and without a GPU pocket/shapes.
         batch: images in a step; by default the recipe's.
         encoder: by default the recipe's.
         size: pixels of a view; by default the recipe's.
@@ -155,9 +162,9 @@ def train(
     """
     from fastmoco.bench import train as bench
 
-    _refuse(seconds, {})
+    _refuse(out, seconds, {})
     data = str(data)
-    row = recipe or USUAL.get(data, OTHERS)
+    row = recipe or USUAL.get(data, "")
     row, made, run = _settle(row, batch, encoder, size, set, device, precision, compile, graph, workers)
     flags = {
         "recipe": row,
@@ -200,6 +207,7 @@ def evaluate(
     from fastmoco.bench import evaluate as bench
     from fastmoco.run import settle
 
+    _refuse(out, 1.0, {})
     chosen, *_ = settle(device, "auto", "off", None)
     cuda = chosen.type == "cuda"
     many = (1_281_167 if cuda else 10_000) if images is None else images
@@ -229,8 +237,17 @@ def _settle(
     return row, recipe, Run(chosen, bf16, compiled, "auto", readers, 0, 20, 500, 0, 0, graph=recorded)
 
 
-def _refuse(seconds: float, counts: Mapping[str, int | None]) -> None:
-    """What cannot be measured."""
+def _many(device: "torch.device") -> int:
+    """Images of a batch, if no one says: a CPU has enough to do with few."""
+    return 256 if device.type == "cuda" else 32
+
+
+def _refuse(out: str, seconds: float, counts: Mapping[str, int | None]) -> None:
+    """What cannot be measured, or not be written, before minutes are spent on it."""
+    path = Path(out).absolute()
+    there = next(each for each in path.parents if each.exists())
+    if out and (path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK)):
+        raise ValueError(f"--out {out} cannot be written; give a file in a folder that can")
     if not 0 < seconds < 10**6:
         raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 2")
     for name, count in counts.items():

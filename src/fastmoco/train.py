@@ -129,6 +129,7 @@ class Training:
             raise ValueError(reason) from None
         finally:
             self._stop_loading()
+            self.engine.release()
 
     def _stop_loading(self) -> None:
         if self.loader is not None:
@@ -234,7 +235,7 @@ class Training:
         self.way = "resident" if isinstance(self.loader, Resident) else "stream"
         self.journal.say(self.loader.words)
         if run.compile:
-            self.journal.say("compiling; the first steps take a minute")
+            self.journal.say("compiling; the first step takes a minute or two")
         self.batches = self.loader.since(self.step)
         self.meter.start()
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmoco.album import read
+from fastmoco.album import MOST_BAD, read
 from fastmoco.bench import peers
 from fastmoco.bench.clock import Contender, enter, finish
 from fastmoco.bench.record import conclude
@@ -47,13 +47,14 @@ def measure(
     if batch < 1 or workers < 0:
         raise ValueError(f"batch={batch}, workers={workers}: use 1 image or more, and 0 workers or more")
     images = find(data).train
+    facts = _facts(images)  # which refuses a set that cannot be read
     loaders = _loaders(enough(images, batch), size, batch, workers, device)
     contenders = [_enter(name, loader, batch, device) for name, loader in loaders.items()]
     for _ in range(ROUNDS):
         for contender, loader in zip(contenders, loaders.values(), strict=True):
             contender.rounds.append(pace(loader, max(1, workers), seconds, device))
     about = {"size": size, "batch": batch, "workers": workers, "round_seconds": seconds, "data": Path(data).name}
-    return conclude("loader", contenders, device, {**about, **_facts(images)}, out, commit)
+    return conclude("loader", contenders, device, {**about, **facts}, out, commit)
 
 
 def enough(images: Images, batch: int) -> Images:
@@ -111,6 +112,12 @@ def _take(batches: Batches, count: int) -> int:
 def _facts(images: Images) -> dict[str, int]:
     """How many images there are, and how large the usual one is: decoding takes time by the pixel."""
     some = range(0, len(images), -(-len(images) // 100))
-    sizes = [read(images, index)[0].size for index in some]
+    sizes, bad = [], []
+    for index in some:
+        image, unread = read(images, index)
+        sizes.append(image.size)
+        bad += [index] if index in unread else []
+    if len(bad) > MOST_BAD * len(some):
+        raise ValueError(f"{len(bad)} of {len(some)} images cannot be read, such as {images.name(bad[0])}; remove them")
     width, height = (round(median(each)) for each in zip(*sizes, strict=True))
     return {"images": len(images), "image_width": width, "image_height": height}

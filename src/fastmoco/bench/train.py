@@ -1,8 +1,9 @@
 """`fastmoco bench train`: a real training, from files to log lines, beside its step alone and beside a plain loop.
 
-- "ours, end to end": `fastmoco pretrain` in a folder that is thrown away, stopped after a while. Its rate is that of
-  its own log lines but for the first, in which things are compiled. `data_wait` is the part of the time in which it
-  waits for images, `first_step_seconds` the time from the start of the process to the end of the first step.
+- "ours, end to end": `fastmoco pretrain` in a folder that is thrown away, stopped after a while. Its rate is that from
+  one of its log lines to the next, from the first on, before which things are compiled. `data_wait` is the part of the
+  time in which it waits for images, `first_step_seconds` that from the start of the process to the end of the first
+  step.
 - "the step alone": the same step on views that lie on the device, as in `fastmoco bench step`.
 - "a plain loop": a DataLoader with as many workers, PIL and torchvision's transforms; then the step in float32,
   channels first, not compiled.
@@ -14,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +39,7 @@ def measure(
     data: str, recipe: Recipe, run: Run, flags: dict[str, Any], seconds: float, out: str, commit: str = ""
 ) -> dict[str, Any]:
     """The training for so many seconds from its first line on, then its step alone and the plain loop in turn."""
+    print(f"a training, which will be stopped {seconds:g} s after its first log line, and forgotten", flush=True)
     _refuse(recipe)
     lines = train(data, flags, seconds)
     first, rest = lines[0], lines[1:]
@@ -44,7 +47,11 @@ def measure(
         raise ValueError(f"--seconds {seconds:g}: no time for a second log line; use more, or a smaller --log-every")
     ours = Contender("ours, end to end", lambda: None, recipe.batch, first["perf/first_step"], 0)
     ours.peak = round(2**30 * rest[-1]["perf/memory_gib"]) if run.device.type == "cuda" else 0
-    ours.rounds = [recipe.batch / line["perf/images_per_second"] for line in rest]
+    # By the clock of the whole training, which goes on while a line is written, and stands still during a save.
+    ours.rounds = [
+        (after["perf/seconds"] - before["perf/seconds"]) / (after["step"] - before["step"])
+        for before, after in pairwise(lines)
+    ]
     alone = enter("the step alone", working(recipe, run.gear), run.device, recipe.batch, WARM)
     compete([alone], run.device, seconds / 5)
     with _plain(data, recipe, run) as plain:
@@ -52,6 +59,8 @@ def measure(
     about = {
         **facts(recipe, run.gear),
         "data": Path(data).name,
+        "loader": flags["loader"],
+        "decode": flags["decode"],
         "workers": run.workers,
         "data_wait": round(fmean(line["perf/data_wait"] for line in rest), 4),
         "first_step_seconds": round(first["perf/first_step"], 1),

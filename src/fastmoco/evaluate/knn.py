@@ -108,8 +108,17 @@ def _count(
     chosen = labels[nearest].long()
     if not weights.is_cuda:
         return weights.new_zeros(len(weights), classes).scatter_add_(1, chosen, weights)
-    # A GPU would add in no fixed order.
-    return (weights[:, None] @ (chosen[..., None] == torch.arange(classes, device=labels.device)).float()).squeeze(1)
+    return _add(weights, chosen, classes)
+
+
+def _add(
+    weights: Float[Tensor, "q k"], chosen: Int64[Tensor, "q k"], classes: int, room: int = ROOM // 8
+) -> Float[Tensor, "q {classes}"]:
+    """The weights of each class, as a product: a GPU would add in no fixed order. Of so many rows as have room."""
+    kinds = torch.arange(classes, device=chosen.device)
+    rows = max(1, room // (5 * classes * chosen.shape[1]))
+    parts = zip(torch.split(weights, rows), torch.split(chosen, rows), strict=True)
+    return torch.cat([(weight[:, None] @ (own[..., None] == kinds).float()).squeeze(1) for weight, own in parts])
 
 
 def _nearest(cosines: Float[Tensor, "q n"], k: int) -> Int64[Tensor, "q {k}"]:
