@@ -16,9 +16,8 @@ they cost besides is there: they are not compiled into one kernel with what is a
 import argparse
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules._functions import SyncBatchNorm as Together
 
-from fastmoco.bench.clock import compete, enter, finish
+from fastmoco.bench.clock import compete, enter
+from fastmoco.bench.profile import stages
 from fastmoco.bench.record import circumstances, save
 from fastmoco.command import compose
 from fastmoco.engine import Engine, Gear
@@ -100,7 +100,7 @@ def measure(recipe: Recipe, batch: int, gear: Gear, synchronised: bool, seconds:
         rated = enter("step", lambda: step, device, batch, WARM)
         compete([rated], device, seconds, ROUNDS)
         assert step().isfinite(), "a step that diverges may take another time"
-        shares = take_apart(engine, step, max(2, round(seconds / rated.seconds)))
+        shares = stages(engine, step, max(2, round(seconds / rated.seconds)))
     return {
         "batch": batch,
         "images_per_second": round(batch / rated.seconds, 2),
@@ -108,7 +108,7 @@ def measure(recipe: Recipe, batch: int, gear: Gear, synchronised: bool, seconds:
         "rounds_milliseconds": [round(1e3 * each, 3) for each in rated.rounds],
         "first_seconds": round(rated.first, 1),
         "peak_gib": round(peak(device) / 2**30, 2),
-        "shares": shares,
+        "shares": dict(zip(("forward", "backward", "optimiser"), shares.values(), strict=True)),
     }
 
 
@@ -141,46 +141,6 @@ class Lonely(nn.SyncBatchNorm):
         self.num_batches_tracked.add_(1)
         running = self.running_mean, self.running_var
         return Together.apply(x, self.weight, self.bias, *running, self.eps, self.momentum, dist.group.WORLD, 1)
-
-
-def take_apart(engine: Engine, step: Callable[[], Tensor], count: int) -> dict[str, float]:
-    """The parts of a step: forward of both branches, backward with clipping, the optimiser with the target branch.
-
-    It is the very step that is timed, listened to where one part ends and the next begins.
-    """
-    device = engine.gear.device
-    marks: list[Mark] = []
-    listeners = [
-        engine.learner.register_forward_hook(lambda *_: marks.append(mark(device))),
-        engine.optimizer.register_step_pre_hook(lambda *_: marks.append(mark(device))),
-    ]
-    for _ in range(count):
-        marks.append(mark(device))
-        step()
-    marks.append(mark(device))
-    finish(device)
-    for listener in listeners:
-        listener.remove()
-    assert len(marks) == 3 * count + 1, "a step has a forward pass and a step of the optimiser"
-    spent = [between(*each) for each in pairwise(marks)]
-    parts = {"forward": spent[0::3], "backward": spent[1::3], "optimiser": spent[2::3]}
-    return {name: round(sum(part) / sum(spent), 4) for name, part in parts.items()}
-
-
-Mark = torch.cuda.Event | float  # a moment in the work of the device
-
-
-def mark(device: torch.device) -> Mark:
-    if device.type != "cuda":
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def between(first: Mark, second: Mark) -> float:
-    """Seconds."""
-    return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
 
 
 def peak(device: torch.device) -> int:

@@ -1,5 +1,6 @@
 import signal
 
+import jaxtyping
 import pytest
 import torch
 
@@ -14,3 +15,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _store(tmp_path, monkeypatch):
     """What is kept for the next time is kept for one test only."""
     monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "store"))
+
+
+@pytest.fixture
+def unchecked():
+    """Shape checks are no part of the program, and a compiler cannot see through them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+    jaxtyping.config.update("jaxtyping_disable", False)

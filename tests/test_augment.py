@@ -2,7 +2,6 @@ import itertools
 import math
 from dataclasses import fields, replace
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -256,16 +255,6 @@ def test_a_flip_commutes_with_all_else():
     x, look = images(60), draw(ALL, KEYS[:60])
     early = change(augment.flip(x, look.flip), replace(look, flip=torch.zeros_like(look.flip)), ALL)
     assert distance(early, change(x, look, ALL)) <= 1e-5
-
-
-@pytest.fixture
-def unchecked():
-    """Shape checks are no part of the program, and a compiler cannot see through them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -232,6 +232,14 @@ def summing(gpu, seen):
     return make
 
 
+def warmed(gpu):
+    """A step that will be recorded the next time."""
+    step = Recording(summing(gpu, []), GPU)
+    for number in range(WARM):
+        step(noise(number))
+    return step
+
+
 def test_the_first_steps_are_made_and_all_others_played_back_on_their_own_views(gpu):
     seen = []
     step = Recording(summing(gpu, seen), GPU)
@@ -256,9 +264,7 @@ def test_views_of_another_number_are_not_played_back(gpu):
 
 
 def test_a_step_that_cannot_be_recorded_is_told_in_a_line(gpu):
-    step = Recording(summing(gpu, []), GPU)
-    for number in range(WARM):
-        step(noise(number))
+    step = warmed(gpu)
     gpu.failure = RuntimeError("operation not permitted when stream is capturing\nCompile with this\nand that")
     reason = r"^a step of this recipe cannot be recorded \(operation not .* capturing\); use --graph off"
     with pytest.raises(ValueError, match=reason) as told:
@@ -267,18 +273,14 @@ def test_a_step_that_cannot_be_recorded_is_told_in_a_line(gpu):
 
 
 def test_want_of_memory_while_recording_stays_what_it_is(gpu):
-    step = Recording(summing(gpu, []), GPU)
-    for number in range(WARM):
-        step(noise(number))
+    step = warmed(gpu)
     gpu.failure = torch.OutOfMemoryError("tried to allocate 3 GiB")
     with pytest.raises(torch.OutOfMemoryError, match="3 GiB"):
         step(noise(WARM))
 
 
 def test_want_of_memory_that_the_end_of_a_recording_hides_is_told_as_such(gpu):
-    step = Recording(summing(gpu, []), GPU)
-    for number in range(WARM):
-        step(noise(number))
+    step = warmed(gpu)
     gpu.failure = RuntimeError("capture was invalidated")
     gpu.failure.__context__ = torch.OutOfMemoryError("tried to allocate 3 GiB")
     with pytest.raises(torch.OutOfMemoryError, match="3 GiB"):
@@ -286,9 +288,7 @@ def test_want_of_memory_that_the_end_of_a_recording_hides_is_told_as_such(gpu):
 
 
 def test_a_worker_that_dies_while_a_step_is_recorded_is_no_fault_of_the_recipe(gpu):
-    step = Recording(summing(gpu, []), GPU)
-    for number in range(WARM):
-        step(noise(number))
+    step = warmed(gpu)
     gpu.failure = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         step(noise(WARM))

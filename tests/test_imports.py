@@ -10,7 +10,7 @@ import fastmoco
 
 ROOT = Path(fastmoco.__file__).parent
 ARROW = [
-    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "shards", "flags", "stem"},
+    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "shards", "flags", "stem", "lock"},
     {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
     {"branch", "merge", "weights", "images", "detectron", "launch"},
     {"steps", "folders", "parts", "foreign", "spread", "members"},

@@ -496,7 +496,7 @@ def test_a_list_with_other_labels_is_another_set(tmp_path, labels):
 def test_a_place_that_holds_something_else_is_refused(tmp_path):
     take_photos(tmp_path / "in", 9)
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="file is a file; give a new folder"):
+    with pytest.raises(ValueError, match="file is a file; give a folder for OUT"):
         packed(tmp_path / "in", tmp_path / "file")
     with pytest.raises(ValueError, match="in holds 'cat' and is no pack; give a new folder"):
         packed(tmp_path / "in", tmp_path / "in")

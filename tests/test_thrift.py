@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 
-import jaxtyping
 import pytest
 import torch
 import torch.distributed as dist
@@ -87,16 +86,6 @@ def test_what_is_computed_again_learns_the_same(name):
 @pytest.mark.parametrize("name", ["vit", "convnext"])
 def test_parts_of_a_batch_learn_what_the_batch_does(name, recompute):
     same(train(name, (recompute, MICRO)), plain(name))
-
-
-@pytest.fixture
-def unchecked():
-    """Shape checks are no part of the program, and a compiler cannot see through them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

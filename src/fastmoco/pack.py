@@ -1,6 +1,5 @@
 """`fastmoco pack`: a set as tar shards of small JPEGs, for disks that are slow with many or large files."""
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +39,7 @@ def pack(
     from fastmoco import data as sets
     from fastmoco.evaluate.progress import Progress
     from fastmoco.packing import occupy
+    from fastmoco.run import cores
 
     _refuse(str(out), size, quality, shard_mib, workers)
     path, source = Path(out).expanduser(), sets.find(str(data), download)
@@ -52,7 +52,7 @@ def pack(
             print(f"{path}: {packing.read:,} of these are done" if packing.left else f"{path} is done", flush=True)
         with Progress("packing", packing.images, packing.read) as progress:
             try:
-                packing.finish(_cores() if workers is None else max(1, workers), progress.add)
+                packing.finish(cores() if workers is None else max(1, workers), progress.add)
             except KeyboardInterrupt:
                 progress.say(
                     f"stopped; {packing.shards:,} shards are whole, and the same command goes on with the next"
@@ -84,10 +84,3 @@ def _divide(source: "Source", data: str) -> "dict[str, Images]":
         raise ValueError(f"{data} has labels for a part of its images, which shards cannot tell; use it as it is")
     held = source.val or source.unlabelled
     return {"train": source.train} if held is None else {"train": source.train, "val": held}
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))  # those that we may use
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from fastmoco.album import MOST_BAD
 from fastmoco.checkpoint import write
 from fastmoco.images import Images, fingerprint
+from fastmoco.lock import alone, refuse_others
 from fastmoco.members import Member, make, write_shard
 
 FORMAT = 1  # of pack.json; another number is another pack
@@ -142,32 +142,13 @@ def occupy(path: Path, parts: Mapping[str, Images], settings: Mapping[str, int])
     about = {"format": FORMAT, **settings, "images": {name: _identify(images) for name, images in parts.items()}}
     new = not (path / RECORD).exists()
     if new:
-        _refuse_others(path)
+        refuse_others(path, {f".{RECORD}.part"}, "pack", "OUT")
         path.mkdir(parents=True, exist_ok=True)
-    # A link in its place is not followed, and what is in the file is left alone.
-    with os.fdopen(os.open(path / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as lock:
-        with contextlib.suppress(ImportError):  # not on Windows
-            import fcntl
-
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"another process is packing into {path}; wait, or give another OUT") from None
+    with alone(path, f"another process is packing into {path}; wait, or give another OUT"):
         done = {name: Done() for name in parts} if new else _recall(path, about)
         packing = Packing(path, parts, about, done)
         packing.record() if new else packing.refuse_losses()
         yield packing
-
-
-def _refuse_others(path: Path) -> None:
-    """A folder that holds something else stays as it is."""
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; give a new folder for OUT")
-    # What a pack leaves that was killed before it had begun.
-    ours = {".lock", f".{RECORD}.part"}
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.exists() else []
-    if others:
-        raise ValueError(f"{path} holds {others[0]!r} and is no pack; give a new folder for OUT")
 
 
 def _recall(path: Path, about: Mapping[str, Any]) -> dict[str, Done]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, TextIO, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -17,6 +17,7 @@ from fastmoco.checkpoint import write
 from fastmoco.distributed import grouped, launched, local_rank, local_world, world
 from fastmoco.engine import Gear, recordable
 from fastmoco.loader import Decode, Way
+from fastmoco.lock import alone, refuse_others
 from fastmoco.notation import differences, read
 from fastmoco.recipe import Recipe
 
@@ -108,17 +109,21 @@ def settle(
         raise ValueError(f"--precision bf16 needs a GPU; on {chosen} use float32")
     # Older cards only pretend to have bfloat16, and are slower with it.
     able = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-    try:
-        cores = len(os.sched_getaffinity(0))  # those that we may use
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 1
-    usual = min(max(1, cores // local_world()), 16 if cuda else 2)
+    usual = min(max(1, cores() // local_world()), 16 if cuda else 2)
     return (
         chosen,
         able if precision == "auto" else precision == "bf16",
         cuda if compile == "auto" else compile == "on",
         usual if workers is None else workers,
     )
+
+
+def cores() -> int:
+    """Of this machine, those that we may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 def record(graph: Switch, recipe: Recipe, device: torch.device, thrifty: bool) -> bool:
@@ -164,11 +169,9 @@ def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) ->
     """A run folder for this training alone: made, or found to be of the same training."""
     new = not (path / "recipe.py").exists()
     if new:
-        _refuse_others(path)
+        refuse_others(path, {"run.json", ".run.json.part", ".recipe.py.part"}, "run folder", "--out")
         path.mkdir(parents=True, exist_ok=True)
-    # A link in its place is not followed, and what is in the file is left alone.
-    with os.fdopen(os.open(path / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as lock:
-        _lock(lock, path)
+    with alone(path, f"another process is training in {path}; wait, or give another --out"):
         if new:
             known = {**asdict(run), **about, "device": name(run.device)}
             versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
@@ -178,17 +181,6 @@ def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) ->
         else:
             _refuse_another(path, recipe, about)
         yield
-
-
-def _lock(file: TextIO, path: Path) -> None:
-    """Held until the file is closed or this process ends, however it ends; a forked worker does not hold it."""
-    with contextlib.suppress(ImportError):  # not on Windows
-        import fcntl
-
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another process is training in {path}; wait, or give another --out") from None
 
 
 def spell(recipe: Recipe) -> str:
@@ -215,17 +207,6 @@ def fresh(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
-
-
-def _refuse_others(path: Path) -> None:
-    """A folder that holds something else stays as it is."""
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; give a folder for --out")
-    # What a run leaves that was killed before it had begun.
-    ours = {"run.json", ".lock", ".run.json.part", ".recipe.py.part"}
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.exists() else []
-    if others:
-        raise ValueError(f"{path} holds {others[0]!r} and is no run folder; give a new folder for --out")
 
 
 def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> None:

@@ -3,14 +3,13 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from fastmoco.bench.clock import finish
@@ -43,13 +42,17 @@ def measure(recipe: Recipe, gear: Gear, out: str, about: Mapping[str, Any], comm
     engine.start()
     shapes = [(view.count, recipe.batch, 3, view.size, view.size) for view in recipe.views]
     views = [torch.randn(shape, device=gear.device) for shape in shapes]
+
+    def step() -> object:
+        return engine.step(0.1, views)
+
     for _ in range(STEPS):
-        engine.step(0.1, views)
+        step()
     record: dict[str, Any] = {"bench": "step, taken apart", **circumstances(gear.device, commit)}
-    record |= {**facts(recipe, gear), **about, "stages": stages(engine, views)}
+    record |= {**facts(recipe, gear), **about, "stages": stages(engine, step)}
     print_table(["stage", ">share"], [[name, f"{share:.1%}"] for name, share in record["stages"].items()])
     if gear.device.type == "cuda":
-        record["kinds"] = kinds(lambda: engine.step(0.1, views), gear.device)
+        record["kinds"] = kinds(step, gear.device)
         lines = [[kind, f"{each['milliseconds']:.2f}", str(each["kernels"])] for kind, each in record["kinds"].items()]
         print_table(["kind of kernel", ">ms", ">kernels"], lines)
     if out:
@@ -58,21 +61,21 @@ def measure(recipe: Recipe, gear: Gear, out: str, about: Mapping[str, Any], comm
     return record
 
 
-def stages(engine: Engine, views: Sequence[Tensor]) -> dict[str, float]:
+def stages(engine: Engine, step: Callable[[], object], count: int = STEPS) -> dict[str, float]:
     """The share of each stage of a step that is not recorded: it is listened to where one ends and the next begins."""
     device, marks = engine.gear.device, []
     hooks = [
         engine.learner.register_forward_hook(lambda *_: marks.append(_mark(device))),
         engine.optimizer.register_step_pre_hook(lambda *_: marks.append(_mark(device))),
     ]
-    for _ in range(STEPS):
+    for _ in range(count):
         marks.append(_mark(device))
-        engine.step(0.1, views)
+        step()
     marks.append(_mark(device))
     finish(device)
     for hook in hooks:
         hook.remove()
-    assert len(marks) == 3 * STEPS + 1, "a step has one forward pass and one step of the optimiser"
+    assert len(marks) == 3 * count + 1, "a step has one forward pass and one step of the optimiser"
     spent = [_between(*each) for each in pairwise(marks)]
     names = ("forward of both branches", "backward and clipping", "optimiser and target branch")
     return {name: round(sum(spent[place::3]) / sum(spent), 4) for place, name in enumerate(names)}

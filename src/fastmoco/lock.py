@@ -1,0 +1,34 @@
+"""A folder for one process alone."""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def alone(path: Path, busy: str) -> Iterator[None]:
+    """Held until this ends or the process does, however it ends; `busy` is told if another process holds the folder.
+
+    A forked worker does not hold it.
+    """
+    # A link in its place is not followed, and what is in the file is left alone.
+    with os.fdopen(os.open(path / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as file:
+        with contextlib.suppress(ImportError):  # not on Windows
+            import fcntl
+
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(busy) from None
+        yield
+
+
+def refuse_others(path: Path, ours: Collection[str], kind: str, flag: str) -> None:
+    """A folder that holds something else stays as it is; `ours` is what a kill leaves before there was anything."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; give a folder for {flag}")
+    known = {".lock", *ours}
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in known) if path.exists() else []
+    if others:
+        raise ValueError(f"{path} holds {others[0]!r} and is no {kind}; give a new folder for {flag}")
