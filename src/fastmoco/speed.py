@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,17 +30,36 @@ Switch = Literal["auto", "on", "off"]
 Record = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What is learnt, and how ours computes it."""
+
+    recipe: Str = ""
+    """a row of `fastmoco recipes`; by default what suits the set, else pocket/photos, without a GPU pocket/shapes."""
+    batch: Int = None
+    """images in a step; by default the recipe's."""
+    encoder: Str = ""
+    """by default the recipe's."""
+    size: Int = None
+    """pixels of a view; by default the recipe's."""
+    set: Settings = ()
+    """change any value of the recipe."""
+    device: Device = "auto"
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    """auto is bf16 where a GPU has it."""
+    compile: Switch = "auto"
+    """by torch.compile; auto is on with a GPU."""
+    graph: Switch = "auto"
+    """let a GPU record the kernels of a step; auto is on where that can be."""
+
+
+Shared = Annotated[Setup, tyro.conf.arg(name="")]
+PLAIN = Setup()
+
+
 def step(
     *,
-    recipe: Str = "",
-    batch: Int = None,
-    encoder: Str = "",
-    size: Int = None,
-    set: Settings = (),
-    device: Device = "auto",
-    precision: Literal["auto", "bf16", "float32"] = "auto",
-    compile: Switch = "auto",
-    graph: Switch = "auto",
+    setup: Shared = PLAIN,
     profile: Flag = False,
     seconds: Seconds = 2.0,
     out: Out = "",
@@ -48,14 +68,6 @@ def step(
     """One step of learning, beside MoCo v3's, and beside the way that the official code computes it.
 
     Args:
-        recipe: a row of `fastmoco recipes`; by default pocket/photos with a GPU, and pocket/shapes without.
-        batch: images in a step; by default the recipe's.
-        encoder: by default the recipe's.
-        size: pixels of a view; by default the recipe's.
-        set: change any value of the recipe.
-        precision: of ours; auto is bf16 where a GPU has it.
-        compile: ours, by torch.compile; auto is on with a GPU.
-        graph: let a GPU record ours; auto is on with a GPU.
         profile: take our step apart, in place of comparing it.
     """
     from fastmoco.bench import profile as parts
@@ -63,7 +75,7 @@ def step(
     from fastmoco.bench.record import near
 
     _refuse(out, seconds, {})
-    row, made, run = _settle(recipe, batch, encoder, size, set, device, precision, compile, graph)
+    row, made, run = _settle(setup)
     if profile:
         return parts.measure(made, run.gear, out, {"recipe": near(row)}, commit)
     return bench.measure(made, run.gear, seconds, out, {"recipe": near(row)}, commit)
@@ -126,15 +138,7 @@ def loader(
 def train(
     data: Data,
     *,
-    recipe: Str = "",
-    batch: Int = None,
-    encoder: Str = "",
-    size: Int = None,
-    set: Settings = (),
-    device: Device = "auto",
-    precision: Literal["auto", "bf16", "float32"] = "auto",
-    compile: Switch = "auto",
-    graph: Switch = "auto",
+    setup: Shared = PLAIN,
     loader: Literal["auto", "stream", "resident"] = "auto",
     decode: Literal["cpu", "gpu"] = "cpu",
     workers: Int = None,
@@ -147,14 +151,6 @@ def train(
 
     Args:
         data: images, as for `fastmoco pretrain`.
-        recipe: a row of two views; by default a pocket row that suits the set, and without a GPU pocket/shapes.
-        batch: images in a step; by default the recipe's.
-        encoder: by default the recipe's.
-        size: pixels of a view; by default the recipe's.
-        set: change any value of the recipe.
-        precision: of ours; auto is bf16 where a GPU has it.
-        compile: ours, by torch.compile; auto is on with a GPU.
-        graph: let a GPU record ours; auto is on with a GPU.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
         decode: JPEGs by the CPU's workers, or by the GPU.
         workers: that read images; by default as many as there are cores, and two without a GPU.
@@ -164,23 +160,9 @@ def train(
 
     _refuse(out, seconds, {})
     data = str(data)
-    row = recipe or USUAL.get(data, "")
-    row, made, run = _settle(row, batch, encoder, size, set, device, precision, compile, graph, workers)
-    flags = {
-        "recipe": row,
-        "batch": batch,
-        "encoder": encoder,
-        "size": size,
-        "set": set,
-        "device": device,
-        "precision": precision,
-        "compile": compile,
-        "graph": graph,
-        "loader": loader,
-        "decode": decode,
-        "workers": workers,
-        "log_every": log_every,
-    }
+    row, made, run = _settle(setup, data, workers)
+    others = {"loader": loader, "decode": decode, "workers": workers, "log_every": log_every}
+    flags = {**{each.name: getattr(setup, each.name) for each in fields(setup)}, **others, "recipe": row}
     return bench.measure(data, made, run, flags, seconds, out, commit)
 
 
@@ -215,26 +197,27 @@ def evaluate(
     return bench.measure(many, few, width, classes, epochs, chosen, out, commit)
 
 
-def _settle(
-    row: str,
-    batch: int | None,
-    encoder: str,
-    size: int | None,
-    set: Settings,
-    device: str,
-    precision: Literal["auto", "bf16", "float32"],
-    compile: Switch,
-    graph: Switch,
-    workers: int | None = None,
-) -> "tuple[str, Recipe, Run]":
+def _settle(setup: Setup, data: str = "", workers: int | None = None) -> "tuple[str, Recipe, Run]":
     """The row, the recipe and the run that flags mean, as `fastmoco pretrain` would have them."""
     from fastmoco.run import Run, record, settle
 
-    chosen, bf16, compiled, readers = settle(device, precision, compile, workers)
-    row = row or ("pocket/photos" if chosen.type == "cuda" else "pocket/shapes")
-    recipe = compose(row, flat(set), None, batch, encoder, size)
-    recorded = record(graph, recipe, chosen, thrifty=False)
-    return row, recipe, Run(chosen, bf16, compiled, "auto", readers, 0, 20, 500, 0, 0, graph=recorded)
+    device, bf16, compiled, readers = settle(setup.device, setup.precision, setup.compile, workers)
+    row = setup.recipe or USUAL.get(data) or ("pocket/photos" if device.type == "cuda" else "pocket/shapes")
+    recipe = compose(row, flat(setup.set), None, setup.batch, setup.encoder, setup.size)
+    run = Run(
+        device=device,
+        bf16=bf16,
+        compile=compiled,
+        loader="auto",
+        workers=readers,
+        seed=0,
+        log_every=1,
+        save_every=1,
+        keep_every=0,
+        knn_every=0,
+        graph=record(setup.graph, recipe, device, thrifty=False),
+    )
+    return row, recipe, run
 
 
 def _many(device: "torch.device") -> int:
