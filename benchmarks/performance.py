@@ -6,10 +6,12 @@ python benchmarks/performance.py --write    # puts them into the documents
 
 import argparse
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fastmoco import documents
+from fastmoco.documents import table
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
@@ -149,11 +151,6 @@ def hours(rate: float) -> str:
     return f"{EPOCHS * IMAGENET / rate / 3600:.1f}"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "step": lambda: contenders("step-h200"),
     "jpeg": lambda: training("train-jpeg-h200"),
@@ -175,12 +172,10 @@ PLACES: dict[Path, dict[str, Callable[[], str]]] = {DOCUMENT: TABLES, README: {"
 
 def fill(path: Path) -> str:
     """A document with each table in its place."""
-    document = path.read_text()
-    for name, make in PLACES[path].items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        document, count = pattern.subn(lambda found, make=make: f"{found[1]}\n{make()}\n\n{found[2]}", document)
-        assert count == 1, f"{name} has {count} places in {path.name}"
-    return document
+    document, makers = path.read_text(), PLACES[path]
+    missing = set(makers) - set(documents.places(document, list(makers), path.name))
+    assert not missing, f"{path.name} has no place for {missing}"
+    return documents.fill(document, makers, path.name)
 
 
 def main() -> None:

@@ -1,0 +1,47 @@
+"""Tables of numbers that are made and never typed, and the places in documents where they stand."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+NOTHING = "No records yet."
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a head, and sentences below; one without rows says that there are no records yet."""
+
+    title: str
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        """As it stands in a document, whose own headings say what it is of."""
+        return "\n\n".join(["\n".join(table(self.head, self.rows)), *self.notes]) if self.rows else NOTHING
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of Markdown; all columns but the first hold numbers."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def places(document: str, names: Sequence[str], where: str) -> list[str]:
+    """Those of the names that have a place in a document, which is between <!-- name --> and <!-- /name -->."""
+    found = []
+    for name in names:
+        marks = re.findall(rf"<!-- /?{re.escape(name)} -->", document)
+        if marks and marks != [f"<!-- {name} -->", f"<!-- /{name} -->"]:
+            raise ValueError(f"{where}: {name} needs <!-- {name} --> and then <!-- /{name} -->, both once")
+        found += [name] if marks else []
+    return found
+
+
+def fill(document: str, makers: Mapping[str, Callable[[], str]], where: str) -> str:
+    """A document with what is made in each place that it has; all else stays."""
+    for name in places(document, list(makers), where):
+        pattern = re.compile(rf"<!-- {re.escape(name)} -->.*?<!-- /{re.escape(name)} -->", re.DOTALL)
+        before, after = pattern.split(document, maxsplit=1)
+        document = f"{before}<!-- {name} -->\n\n{makers[name]()}\n\n<!-- /{name} -->{after}"
+    return document
