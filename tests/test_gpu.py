@@ -31,27 +31,32 @@ ROWS = {
 }
 
 
-def learn(recipe: Recipe, gear: Gear) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The losses of some steps on the same noise, at rates that differ, and what is there at the end."""
+def learn(recipe: Recipe, gear: Gear) -> tuple[list[float], torch.Tensor]:
+    """The losses of some steps on the same noise, at rates that differ, and how far they have moved all weights."""
     torch.manual_seed(0)
     engine = Engine(recipe, gear)
     engine.start()
+    start = weights(engine)
     noise = torch.Generator().manual_seed(1)
     losses = []
     for step in range(STEPS):
         views = [torch.randn(1, 16, 3, 64, 64, generator=noise).to(gear.device) for _ in recipe.views]
         losses.append(engine.step(1 / (1 + step), views)[0].item())
-    return losses, {name: value.double().cpu() for name, value in engine.learner.state_dict().items()}
+    return losses, weights(engine) - start
+
+
+def weights(engine: Engine) -> torch.Tensor:
+    """All that the learner remembers, statistics and momentum branch included."""
+    return torch.cat([value.detach().double().cpu().flatten() for value in engine.learner.state_dict().values()])
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_recorded_step_learns_what_one_that_is_not_does(name):
     recorded, plain = (learn(ROWS[name], Gear(GPU, graph=graph)) for graph in (True, False))
-    assert recorded[0] == pytest.approx(plain[0], rel=1e-3)
+    # Not to the last bits: products round as TF32, and kernels are chosen by how long they take.
+    assert recorded[0] == pytest.approx(plain[0], rel=1e-3, abs=2e-3)
     assert len(set(recorded[0])) == STEPS, "a step that is played back computes something each time"
-    for key, value in plain[1].items():
-        scale = value.abs().max().clamp(min=1e-3)
-        assert ((recorded[1][key] - value).abs().max() / scale).item() < 2e-2, key
+    assert ((recorded[1] - plain[1]).norm() / plain[1].norm()).item() < 0.02
 
 
 def test_a_compiled_and_recorded_step_begins_as_a_plain_one():

@@ -1,0 +1,43 @@
+"""How a command ends: a mistake is told in one line, and every end has its exit code."""
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+
+@contextlib.contextmanager
+def ended() -> Iterator[None]:
+    """A user's mistake, a ValueError or an OSError, ends the process with exit code 2; a signal as it usually does."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+    except ConnectionError as error:  # no mistake of the user's: another process has gone
+        from fastmoco.meeting import LOST
+
+        _stop(error, code=LOST)
+    except (OSError, ValueError, FloatingPointError) as error:
+        _stop(error)
+    except (RuntimeError, MemoryError) as error:
+        # torch has an error of its own for a GPU, and only words for a CPU.
+        if not isinstance(error, MemoryError) and not re.search(r"out of memory|can't allocate memory", str(error)):
+            raise
+        _stop(MemoryError("out of memory; ask for less, such as a smaller --size, --batch or number of images"))
+    except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
+        sys.exit(128 + (error.args[0] if error.args else 2))
+
+
+def _stop(error: Exception, code: int = 2) -> NoReturn:
+    """Tell a mistake in one line, unless another rank does."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        message = str(error)
+    if not getattr(error, "told", False):
+        print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    if hasattr(error, "told"):
+        time.sleep(1)  # a launcher ends all ranks as soon as one has ended, and one may have still to tell it
+    sys.exit(code)
