@@ -85,6 +85,16 @@ def test_show_changes_a_row_and_says_so():
     assert not any(line.endswith(" ") for line in done.stdout.splitlines())
 
 
+def test_show_carries_a_row_to_a_base():
+    done = run("show", "table4a/encode_only", "--recipe-base", "pocket/imagenette", "--set", "batch=128")
+    assert done.returncode == 0
+    assert done.stdout.startswith("table4a/encode_only in pocket/imagenette --set batch=128\n")
+    assert "68.9" not in done.stdout  # the paper's number is of another setting
+    views = [line.split()[:3] for line in done.stdout.splitlines()[3:6]]
+    assert views == [["0", "128", "1"], ["1", "128", "1"], ["2", "90", "4"]]
+    assert "100 epochs at batch 128" in done.stdout
+
+
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "my.py").write_text(OWN)
@@ -112,6 +122,11 @@ def test_a_users_own_file_is_listed_and_shown(own):
         (("show", "table1/fast_moco_100", "--set", "encoder=vgg11"), "or any timm model as timm/NAME"),
         (("show", "table7/simsiam", "--set", "target.alpha=1"), "unknown StopGradient field 'alpha'; known: none"),
         (("show", "table7/nnclr", "--set", "support=99999999999999999"), "support=99999999999999999"),
+        (
+            ("show", "text/adamw", "--recipe-base", "pocket/cifar10"),
+            "text/adamw in pocket/cifar10: AdamW is part of this row, and the base has SGD; take another base",
+        ),
+        (("show", "text/max", "--recipe-base", "pocket/cifar"), "unknown row 'pocket/cifar'; the nearest known:"),
         (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),
         (("show", "absent.py:mine"), "no file 'absent.py'"),
         (

@@ -12,11 +12,11 @@ ROOT = Path(fastmoco.__file__).parent
 ARROW = [
     {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "shards", "flags", "stem", "lock"},
     {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
-    {"branch", "merge", "weights", "images", "detectron", "launch"},
+    {"branch", "merge", "weights", "images", "detectron", "launch", "documents", "ending"},
     {"steps", "folders", "parts", "foreign", "spread", "members"},
     {"target", "contrast", "pairs", "optim", "protocols", "named"},
     {"recipe", "health", "data"},
-    {"methods", "learner", "notation", "augment", "crop"},
+    {"methods", "learner", "notation", "augment", "crop", "transfer"},
     {"recipes", "cost", "draws", "album", "descent", "thrift"},
     {"cuts", "engine"},
     {"nvjpeg"},
@@ -26,7 +26,8 @@ ARROW = [
     {"train", "memory", "pretrained", "packing"},
     {"command", "formats", "exam"},
     {"demo", "card", "assess", "embedding", "compare", "pack", "bench"},
-    {"export", "speed"},
+    {"export", "speed", "trials"},
+    {"sweep", "tabulate"},
     {"cli"},
     {"__main__", "__init__"},
 ]
@@ -54,7 +55,7 @@ def imported(file):
 
 
 def test_every_module_has_a_place():
-    modules = {file.stem for file in ROOT.glob("*.py")} | {"recipes", "evaluate", "bench"}
+    modules = {file.stem for file in ROOT.glob("*.py")} | {"recipes", "evaluate", "bench", "trials"}
     assert modules == set(PLACE)
 
 
@@ -62,7 +63,7 @@ def test_every_module_has_a_place():
 def test_imports_follow_the_arrow(file):
     module = file.relative_to(ROOT).parts[0].removesuffix(".py")
     for other in imported(file):
-        assert module == other in ("recipes", "evaluate", "bench") or PLACE[other] < PLACE[module], (
+        assert module == other in ("recipes", "evaluate", "bench", "trials") or PLACE[other] < PLACE[module], (
             f"{module} imports {other}"
         )
 

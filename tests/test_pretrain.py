@@ -16,6 +16,7 @@ from PIL import Image
 import fastmoco
 from fastmoco import encoder, loader, memory, train
 from fastmoco.album import Unreadable
+from fastmoco.command import compose
 from fastmoco.images import Pixels
 from fastmoco.learner import Learner
 from fastmoco.notation import read
@@ -290,6 +291,49 @@ def test_a_mistake_is_one_line_and_nothing_is_written(images, tmp_path, options,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_base_brings_all_but_the_method_and_flags_come_after_it(images, tmp_path):
+    settings = tuple(each for each in TINY if "size" not in each)
+    options = {"epochs": 1, "batch": 8, "set": settings, "knn_every": 0, "workers": 0, **CPU}
+    rows = {"recipe": "table4a/encode_only", "recipe_base": "pocket/shapes"}
+    out = fastmoco.pretrain(str(images), out=str(tmp_path / "a"), **rows, **options)
+    recipe, base = read((out / "recipe.py").read_text()), find("pocket/shapes").recipe
+    assert [view.size for view in recipe.views] == [32, 32, 23]  # 158 of 224 px
+    assert [view.online for view in recipe.views] == [view.online for view in find(rows["recipe"]).recipe.views]
+    assert (recipe.contrast, recipe.clip, recipe.encoder) == (base.contrast, base.clip, base.encoder)
+    assert recipe.optim.lr == pytest.approx(base.optim.lr / 16)  # a sixteenth of the base's batch
+    about = json.loads((out / "run.json").read_text())
+    assert about["row"] == "table4a/encode_only in pocket/shapes, changed"
+
+
+def test_a_row_in_a_base_has_a_folder_and_a_name_of_its_own(images, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train.Training, "train", lambda self: self.journal.close())
+    rows = {"recipe": "table4b/mocov3", "recipe_base": "pocket/shapes"}
+    out = fastmoco.pretrain("shapes", **rows, **CPU)
+    assert out == Path("runs/shapes-mocov3-in-shapes")
+    assert json.loads((out / "run.json").read_text())["row"] == "table4b/mocov3 in pocket/shapes"
+    assert read((out / "recipe.py").read_text()) == find("pocket/shapes_mocov3").recipe
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"recipe": ""}, "--recipe-base pocket/shapes: add --recipe, the row whose method is trained in its setting"),
+        ({"recipe": "table1/mocov3"}, "table1/mocov3 in pocket/shapes: LARS is part of this row, and the base has SGD"),
+        ({"recipe": "figure3a/stage1_2"}, "figure3a/stage1_2 in pocket/shapes: Encode(start=0, stop=1) stops inside"),
+        ({"recipe_base": "pocket/shape"}, "unknown row 'pocket/shape'; the nearest known: pocket/shapes"),
+        ({"set": ("optim.rl=1",)}, "table4a/encode_only in pocket/shapes: --set optim.rl=1: unknown SGD field 'rl'"),
+        ({"size": 16}, "--size 16: table4a/encode_only in pocket/shapes has views of [23, 32] px"),
+    ],
+)
+def test_a_mistake_with_a_base_names_it_and_the_row(options, words, images, tmp_path):
+    usual = {"recipe": "table4a/encode_only", "recipe_base": "pocket/shapes", "out": str(tmp_path / "a"), **CPU}
+    with pytest.raises(ValueError, match=re.escape(words)) as mistake:
+        fastmoco.pretrain(str(images), **{**usual, **options})
+    assert "\n" not in str(mistake.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_word_that_is_no_choice_is_one_line_in_python_too(images, tmp_path):
     """In a process of its own, where types are not checked."""
     code = f"""
@@ -463,3 +507,15 @@ def test_a_read_only_folder_is_one_line(images, tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="Permission denied"):
         pretrain(images, tmp_path / "a")
+
+
+def test_epochs_that_a_warm_up_does_not_fit_into_shorten_it_unless_it_is_set():
+    def warmup(epochs, *settings):
+        return compose("pocket/imagenette", settings, epochs, None, "", None).schedule.warmup
+
+    usual = find("pocket/imagenette").recipe
+    assert warmup(200) == warmup(10) == usual.schedule.warmup == 10
+    assert warmup(5) == 5 * 10 / usual.epochs
+    assert warmup(5, "schedule.warmup=2") == 2
+    with pytest.raises(ValueError, match="warmup=7 is longer than epochs=5"):
+        warmup(5, "schedule.warmup=7")

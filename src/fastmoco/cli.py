@@ -6,20 +6,23 @@ import io
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import tyro
 
 from fastmoco import assess, compare, speed
-from fastmoco.command import Settings, flat, pretrain
+from fastmoco.command import Settings, flat, pretrain, start, title
 from fastmoco.demo import demo
 from fastmoco.embedding import embed
+from fastmoco.ending import ended
 from fastmoco.export import export
+from fastmoco.flags import Str
 from fastmoco.foreign import import_
 from fastmoco.names import unknown
 from fastmoco.pack import pack
+from fastmoco.sweep import sweep
+from fastmoco.tabulate import report
 
 
 def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE]")] = "") -> None:
@@ -37,29 +40,33 @@ def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[
 def show(
     row: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROW")],
     *,
+    recipe_base: Str = "",
     set: Settings = (),
 ) -> None:
     """Show one row: its table of views, samples and pairs, parameters, cost and chance loss. Nothing is trained.
 
     Args:
         row: a row such as table4a/fast_moco, or one of your own as file.py:name.
+        recipe_base: a row such as pocket/imagenette that brings all but the method, as in pretrain.
         set: change a value of the recipe, such as optim.lr=0.15, encoder=resnet18 or views.*.size=128.
     """
-    from dataclasses import replace
-
     from fastmoco.notation import override
+    from fastmoco.recipe import Row
     from fastmoco.recipes import find
     from fastmoco.report import print_row
 
-    found, settings = find(row), flat(set)
+    recipe, settings, named = start(row, recipe_base), flat(set), title(row, recipe_base)
+    paper = {} if recipe_base else find(row).paper  # whose numbers are of its own setting
     try:
-        print_row(row, replace(found, recipe=override(found.recipe, settings)), settings)
+        print_row(named, Row(override(recipe, settings), paper), settings)
     except ValueError as error:
-        raise ValueError(f"{row}: {error}") from None
+        raise ValueError(f"{named}: {error}") from None
 
 
 VERBS: dict[str, Callable[..., object]] = {
     "pretrain": pretrain,
+    "sweep": sweep,
+    "report": report,
     "evaluate knn": assess.knn,
     "evaluate linear": assess.linear,
     "evaluate semi": assess.semi,
@@ -80,7 +87,17 @@ VERBS: dict[str, Callable[..., object]] = {
 }
 
 
-ALONE = ("pack", "export", "import", *(verb for verb in VERBS if verb.startswith("bench")), "demo", "recipes", "show")
+ALONE = (
+    "sweep",
+    "report",
+    "pack",
+    "export",
+    "import",
+    *(verb for verb in VERBS if verb.startswith("bench")),
+    "demo",
+    "recipes",
+    "show",
+)
 
 
 def main() -> None:
@@ -88,24 +105,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a name shows it spelt out
             stream.reconfigure(errors="backslashreplace")
-    try:
-        with _together():
-            _read(sys.argv[1:])()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        sys.stderr.close()
-    except ConnectionError as error:  # no mistake of the user's: another process has gone
-        from fastmoco.meeting import LOST
-
-        _stop(error, code=LOST)
-    except (OSError, ValueError, FloatingPointError) as error:
-        _stop(error)
-    except (RuntimeError, MemoryError) as error:
-        # torch has an error of its own for a GPU, and only words for a CPU.
-        if not isinstance(error, MemoryError) and not re.search(r"out of memory|can't allocate memory", str(error)):
-            raise
-        _stop(MemoryError("out of memory; ask for less, such as a smaller --size, --batch or number of images"))
-    except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
-        sys.exit(128 + (error.args[0] if error.args else 2))
+    with ended(), _together():
+        _read(sys.argv[1:])()
 
 
 def _together() -> contextlib.AbstractContextManager[None]:
@@ -171,16 +172,3 @@ def _brief(complaint: str) -> str:
     said = re.sub(r"no type matching \S*?(\w+) could be instantiated from \['(.*)'\]", r"use \1, not '\2'", said)
     near = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant")), "")
     return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said
-
-
-def _stop(error: Exception, code: int = 2) -> NoReturn:
-    """Tell a mistake in one line, unless another rank does."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        message = f"{error.filename}: {error.strerror}"
-    else:
-        message = str(error)
-    if not getattr(error, "told", False):
-        print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr, flush=True)
-    if hasattr(error, "told"):
-        time.sleep(1)  # a launcher ends all ranks as soon as one has ended, and one may have still to tell it
-    sys.exit(code)

@@ -37,6 +37,7 @@ def pretrain(
     data: Data,
     *,
     recipe: Str = "",
+    recipe_base: Str = "",
     out: Str = "",
     epochs: Int = None,
     batch: Annotated[int | None, tyro.conf.arg(metavar="INT", aliases=["-b"], help_behavior_hint="")] = None,
@@ -66,13 +67,14 @@ def pretrain(
     Args:
         data: a folder of images, class folders with or without train/ and val/, a text list of paths, tar shards
             such as "shards-{000..099}.tar", or a set: shapes, cifar10, cifar100, stl10, imagenette.
-        recipe: a row of `fastmoco recipes`, or your own file.py:name; by default a pocket row that suits the set.
-        out: the run folder; by default runs/ and the names of the set and the recipe.
+        recipe: a row of `fastmoco recipes`, or your own file.py:name; by default one that suits the set.
+        recipe_base: the row of all but the method, such as pocket/cifar10.
+        out: the run folder; by default runs/ and names of set and row.
         epochs: passes over the set; by default the recipe's.
         batch: images in a step, of all devices together; the learning rate changes in proportion, unless it is --set.
         encoder: resnet50, timm/NAME, ...; by default the recipe's.
         size: pixels of a view; by default the recipe's.
-        set: change any value of the recipe, such as optim.lr=0.15 or contrast.tau=0.2.
+        set: change any value of it, such as optim.lr=0.15.
         seed: of weights, order of images and views.
         devices: so many GPUs of this machine, which share every batch.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
@@ -100,26 +102,28 @@ def pretrain(
     from fastmoco.launch import check, launch
     from fastmoco.meeting import joined
     from fastmoco.memory import explained
-    from fastmoco.recipes import find
     from fastmoco.train import Training
 
     data, out = str(data), str(out)  # in Python, paths are welcome too
+    if recipe_base and not recipe:
+        raise ValueError(f"--recipe-base {recipe_base}: add --recipe, the row whose method is trained in its setting")
     row = recipe or USUAL.get(data, OTHERS)
     if type(micro) is not int:
         raise ValueError(f"micro={micro!r}: use a whole number")
-    path = Path(out or f"runs/{'-'.join(dict.fromkeys((_word(data), _word(row))))}")
+    parts = (word(data), word(row), f"in-{word(recipe_base)}" if recipe_base else "")
+    path = Path(out or f"runs/{'-'.join(filter(None, dict.fromkeys(parts)))}")
     if fresh and launched():
         raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")
     path = runs.fresh(path) if fresh else path
     if check(devices, device):
-        compose(row, flat(set), epochs, batch, encoder, size)  # whose mistakes need no processes
+        compose(row, flat(set), epochs, batch, encoder, size, recipe_base)  # whose mistakes need no processes
         flags = {**given, "out": path, "set": flat(set), "fresh": False, "devices": None}
         launch(devices or 1, "pretrain", [data], {name: flags[name] for name in flags if name != "data"})
         return path
     with joined():
         same({name: str(value) for name, value in given.items() if name not in ("device", "workers", "set")})
         with together():
-            made = compose(row, flat(set), epochs, batch, encoder, size)
+            made = compose(row, flat(set), epochs, batch, encoder, size, recipe_base)
             runs.divide(made.batch, world())
             chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
             run = runs.Run(
@@ -141,7 +145,7 @@ def pretrain(
             )
         with together(), in_turn():
             source = sets.find(data, download)
-        named = row if made == find(row).recipe else f"{row}, changed"
+        named = title(row, recipe_base) + ", changed" * (made != start(row, recipe_base))
         about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
         with together():
             _refuse(made, run, source, data)
@@ -197,14 +201,42 @@ def _refuse(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
         spare(Learner(recipe), run.recompute, run.micro)
 
 
-def compose(
-    row: str, settings: Sequence[str], epochs: int | None, batch: int | None, encoder: str, size: int | None
-) -> "Recipe":
-    """The recipe that a row and the flags mean. A batch brings its learning rate, unless that is set."""
-    from fastmoco.notation import override
+def start(row: str, base: str = "") -> "Recipe":
+    """The recipe of a row, or its method in the setting of a base."""
     from fastmoco.recipes import find
+    from fastmoco.transfer import carry
 
     recipe = find(row).recipe
+    if not base:
+        return recipe
+    setting = find(base).recipe
+    try:
+        return carry(recipe, setting)
+    except ValueError as error:
+        raise ValueError(f"{title(row, base)}: {error}") from None
+
+
+def title(row: str, base: str = "") -> str:
+    """What a recipe is called."""
+    return f"{row} in {base}" if base else row
+
+
+def compose(
+    row: str,
+    settings: Sequence[str],
+    epochs: int | None,
+    batch: int | None,
+    encoder: str,
+    size: int | None,
+    base: str = "",
+) -> "Recipe":
+    """The recipe that a row, a base and the flags mean.
+
+    A batch brings its learning rate, and epochs that the warm-up does not fit into bring one that does, unless set.
+    """
+    from fastmoco.notation import override
+
+    recipe = start(row, base)
     named = {setting.partition("=")[0].strip() for setting in settings}
     flag_of = {"epochs": epochs, "batch": batch, "encoder": encoder or None, "views.*.size": size}
     twice = [name for name, value in flag_of.items() if value is not None and name in named]
@@ -216,17 +248,20 @@ def compose(
     flags = [
         f"{name}={value}" for name, value in (("epochs", epochs), ("encoder", encoder or None)) if value is not None
     ]
+    if epochs is not None and epochs < recipe.schedule.warmup and "schedule.warmup" not in named:
+        flags.append(f"schedule.warmup={recipe.schedule.warmup * epochs / recipe.epochs!r}")
     if batch is not None:
         flags += [f"batch={batch}", f"optim.lr={recipe.optim.lr * batch / recipe.batch!r}"]
     if size is not None:
         sizes = sorted({view.size for view in recipe.views})
         if len(sizes) > 1:
-            raise ValueError(f"--size {size}: {row} has views of {sizes} px; use --set views.0.size={size} and so on")
+            where = title(row, base)
+            raise ValueError(f"--size {size}: {where} has views of {sizes} px; use --set views.0.size={size} and so on")
         flags.append(f"views.*.size={size}")
     try:
         return override(recipe, [*flags, *settings])
     except ValueError as error:
-        raise ValueError(f"{row}: {error}") from None
+        raise ValueError(f"{title(row, base)}: {error}") from None
 
 
 def flat(settings: Sequence[str] | tuple[tuple[str, ...], ...]) -> list[str]:
@@ -235,6 +270,6 @@ def flat(settings: Sequence[str] | tuple[tuple[str, ...], ...]) -> list[str]:
     return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
 
 
-def _word(text: str) -> str:
+def word(text: str) -> str:
     """A name as part of a folder's name."""
     return re.sub(r"\W+", "-", Path(text.partition("{")[0]).name).strip("-") or "images"

@@ -24,15 +24,16 @@ LETTERS = 44  # that fit beside each other below a panel
 
 def gain(records: Sequence[Record], path: Path, title: str) -> None:
     """Draw top-1 over the share of labels, a line for each encoder, into a .png or .svg."""
-    _save(lambda: draw(records, title), path)
+    save(lambda: draw(records, title), path)
 
 
 def growth(record: Mapping[str, Any], path: Path) -> None:
     """Draw how the rate of a step changes with batch, image size and patches, into a .png or .svg."""
-    _save(lambda: draw_growth(record), path)
+    save(lambda: draw_growth(record), path)
 
 
-def _save(make: "Callable[[], Figure]", path: Path) -> None:
+def save(make: "Callable[[], Figure]", path: Path) -> None:
+    """Draw something into a .png or .svg."""
     from matplotlib import style
 
     kind = path.suffix.lower()
@@ -94,11 +95,11 @@ def _arrange(panel: "Axes", title: str, shares: list[float]) -> None:
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xscale("log")
     panel.set_xlabel("labels used (%)")
-    _ticks(panel, shares)
-    _quieten(panel)
+    ticks(panel, shares)
+    quieten(panel)
 
 
-def _ticks(panel: "Axes", places: Sequence[int | float]) -> None:
+def ticks(panel: "Axes", places: Sequence[int | float]) -> None:
     """Plain numbers, where something was measured."""
     from matplotlib.ticker import NullLocator
 
@@ -106,7 +107,7 @@ def _ticks(panel: "Axes", places: Sequence[int | float]) -> None:
     panel.xaxis.set_minor_locator(NullLocator())
 
 
-def _quieten(panel: "Axes") -> None:
+def quieten(panel: "Axes") -> None:
     """Only what helps to read a number."""
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     panel.set_axisbelow(True)
@@ -165,8 +166,8 @@ def draw_growth(record: Mapping[str, Any]) -> "Figure":
             _lines(column[1], AXES[name][0], points, "peak_gib", 1.2)
             column[1].set_ylim(bottom=0)
         for panel in column:
-            _quieten(panel)
-        _ticks(column[-1], sorted({point[AXES[name][0]] for point in points}))
+            quieten(panel)
+        ticks(column[-1], sorted({point[AXES[name][0]] for point in points}))
         column[-1].set_xlabel(AXES[name][1])
     for panel, words in zip(rows[:, 0], ("images a second", "peak, GiB"), strict=False):
         panel.set_ylabel(words)

@@ -1,0 +1,214 @@
+"""`fastmoco sweep`: the rows of tables, trained one after another with several seeds, and what they came to."""
+
+import hashlib
+import inspect
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from fastmoco.command import USUAL, Settings, compose, flat, start, word
+from fastmoco.flags import Flag, Float, Int, Str
+from fastmoco.trials.crew import Outcome, Task, work
+from fastmoco.trials.ledger import Ledger
+from fastmoco.trials.trial import Job, Means, Switch
+
+if TYPE_CHECKING:
+    from fastmoco.recipe import Recipe
+
+What = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT ...", help_behavior_hint="")]
+Evaluation = Literal["knn", "cached", "linear", "encoders"]
+
+
+def sweep(
+    what: What,
+    *,
+    recipe_base: Str = "",
+    data: Str = "",
+    seeds: int = 3,
+    first_seed: int = 0,
+    epochs: Int = None,
+    set: Settings = (),
+    evaluate: tuple[Evaluation, ...] = ("knn", "cached"),
+    jobs: int = 1,
+    minutes: Float = None,
+    knn_every: Int = None,
+    device: str = "auto",
+    precision: Literal["auto", "bf16", "float32"] = "auto",
+    compile: Switch = "auto",
+    graph: Switch = "auto",
+    workers: Int = None,
+    records: Str = "",
+    out: Str = "",
+    commit: Str = "",
+    download: Flag = False,
+    dry_run: Flag = False,
+) -> None:
+    """Train the rows of tables with several seeds, evaluate each, and keep what was found. The same command goes on.
+
+    Args:
+        what: tables and rows, such as table4a table4b/mocov3; or your own file.py, file.py:name.
+        recipe_base: a row such as pocket/imagenette that brings all but the method of each row.
+        data: the images, as in pretrain; by default the set that the base is named after.
+        seeds: how often each row is trained.
+        first_seed: the lowest of them.
+        epochs: of all rows; by default the base's.
+        set: change a value of all recipes, such as optim.lr=0.15.
+        evaluate: by nearest neighbours, a cached linear classifier, the full linear protocol; encoders are the target
+            branch and recalibrated statistics beside the plain encoder.
+        jobs: trainings at once on one device; their times are then no measure of speed.
+        minutes: no row begins that would end later, and what is at work then saves and ends.
+        knn_every: epochs from one judgement to the next; by default a tenth of them.
+        device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
+        precision: as in pretrain, like the next three.
+        compile: by torch.compile.
+        graph: a GPU records a step.
+        workers: that read images, for each training; by default its part of the cores.
+        records: the file of findings; by default results/sweeps/ and the name of the set.
+        out: the folder of the run folders; by default runs/sweep- and the name of the set.
+        commit: that is trained; by default git is asked.
+        download: fetch a set such as cifar10 if it is absent.
+        dry_run: only list what would be trained.
+    """
+    command = _spell(dict(locals()))
+
+    from fastmoco import data as sets
+    from fastmoco.images import fingerprint
+    from fastmoco.parts import split
+    from fastmoco.run import cores
+
+    _check(what, seeds, jobs, minutes, knn_every)
+    recipes = _recipes(what, recipe_base, flat(set), epochs)
+    data = str(data) or _suited(recipe_base)
+    if not data:
+        raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
+    source = sets.find(data, download)
+    split(source, data)  # refuses a set without labels
+    known = fingerprint(source.train)
+    ledger = Ledger(Path(records or f"results/sweeps/{word(data)}.jsonl"), int(known["images"]), str(known["names"]))
+    part = max(1, cores() // jobs) if jobs > 1 else None  # of the cores
+    job = Job(
+        folder="",
+        row="",
+        base=recipe_base,
+        epochs=epochs,
+        settings=tuple(flat(set)),
+        seed=0,
+        data=data,
+        images=ledger.images,
+        evaluations=tuple(evaluate),
+        knn_every=knn_every or 0,
+        jobs=jobs,
+        commit=commit,
+        command=command,
+        means=Means(device, precision, compile, graph, part if workers is None else workers),
+    )
+    tasks = _tasks(job, recipes, range(first_seed, first_seed + seeds), ledger, Path(out or f"runs/sweep-{word(data)}"))
+    todo = [task for task in tasks if ledger.collect(task) is None]
+    print(
+        f"{data}: {source.words}\n{len(tasks)} trainings, of which {len(tasks) - len(todo)} have a record", flush=True
+    )
+    if dry_run:
+        for task in todo:
+            print(f"{task.place}  {task.words}" + ", begun" * task.folder.exists())
+        return
+    del source  # its pixels may be many
+    outcome = work(todo, jobs, None if minutes is None else 60 * minutes, ledger.collect)
+    _conclude(recipes, ledger, outcome)
+
+
+def _check(what: Sequence[str], seeds: int, jobs: int, minutes: float | None, knn_every: int | None) -> None:
+    if not what:
+        raise ValueError("nothing to sweep; give tables or rows, such as table4a or table4b/mocov3")
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("knn-every", 1 if knn_every is None else knn_every)):
+        if value < 1:
+            raise ValueError(f"--{name} {value}: use 1 or more")
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"--minutes {minutes:g}: use a positive time")
+
+
+def _suited(base: str) -> str:
+    """The set that a pocket row is named after, be it Fast-MoCo's or MoCo v3's."""
+    name = base.removeprefix("pocket/").removesuffix("_mocov3")
+    return name if USUAL.get(name) == f"pocket/{name}" else ""
+
+
+def _recipes(what: Sequence[str], base: str, settings: list[str], epochs: int | None) -> "dict[str, Recipe]":
+    """What is trained, by row. A row that the base cannot carry is left out, and one that is trained already, too."""
+    from fastmoco.recipes import find, rows
+
+    if base:
+        find(base)  # whose mistakes are not a row's
+    found: dict[str, Recipe] = {}
+    for row in dict.fromkeys(row for each in what for row in rows(each)):
+        try:
+            start(row, base)
+        except ValueError as error:
+            print(f"left out: {error}", flush=True)
+            continue
+        recipe = compose(row, settings, epochs, None, "", None, base)
+        twin = next((other for other in found if found[other] == recipe), None)
+        if twin is None:
+            found[row] = recipe
+        else:
+            print(f"once only: {row} is {twin} here", flush=True)
+    if not found:
+        raise ValueError(f"no row of {' '.join(what)} can be carried to {base}; give others, or another --recipe-base")
+    return found
+
+
+def _tasks(job: Job, recipes: "dict[str, Recipe]", seeds: range, ledger: Ledger, out: Path) -> list[Task]:
+    """All trainings: each row once, then each again with the next seed."""
+    tasks: list[Task] = []
+    for seed in seeds:
+        for row, recipe in recipes.items():
+            mark = hashlib.sha256(f"{recipe!r} {ledger.images} {ledger.names}".encode()).hexdigest()[:8]
+            folder = out / f"{word(row)}-{mark}-seed{seed}"
+            begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
+            own = replace(job, row=row, seed=seed, folder=str(begun[0] if begun else folder))
+            older = ledger.find(recipe, seed)
+            asked = [*job.evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
+            own = replace(own, evaluations=tuple(dict.fromkeys(asked)))
+            tasks.append(Task(own, recipe, f"{len(tasks) + 1} of {len(seeds) * len(recipes)}"))
+    return tasks
+
+
+def _spell(given: dict[str, Any]) -> str:
+    """The command as it can be typed, without the folders of this machine."""
+    from fastmoco.bench.record import near
+    from fastmoco.launch import spell
+
+    usual = {name: each.default for name, each in inspect.signature(sweep).parameters.items()}
+    what = given.pop("what")
+    flags = {name: flat(value) if name == "set" else value for name, value in given.items() if value != usual[name]}
+    return " ".join(["fastmoco sweep", *map(near, [*what, *spell(flags)])])
+
+
+def _conclude(recipes: "dict[str, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
+    """The table, where it comes from, and what is missing from it."""
+    from fastmoco.report import print_table
+
+    names = ("knn20/top1", "cached/top1", "linear/top1")
+    lines = []
+    for row, recipe in recipes.items():
+        found = [each for each in ledger.findings() if each.recipe == recipe]
+        scores = [[each.score(name) for each in found] for name in names]
+        means = [[value for value in values if value is not None] for values in scores]
+        lines.append([row, *(f"{statistics.mean(each):.2f}" if each else "" for each in means), str(len(found))])
+    print()
+    print_table(["row", ">kNN", ">cached linear", ">linear", ">n"], lines)
+    print(f"\nmeans of n seeds, top-1 in percent; the findings are in {ledger.path}", flush=True)
+    if outcome.taken:
+        print(f"{len(outcome.taken)} are at work in another sweep: {_list(outcome.taken)}", flush=True)
+    if outcome.left:
+        print(f"{len(outcome.left)} are left: {_list(outcome.left)}; the same command goes on", flush=True)
+    if outcome.failed:
+        raise ValueError(f"{len(outcome.failed)} failed: {_list(outcome.failed)}; the same command tries them again")
+
+
+def _list(tasks: Sequence[Task]) -> str:
+    more = f" and {len(tasks) - 4} more" if len(tasks) > 4 else ""
+    return "; ".join(task.words for task in tasks[:4]) + more

@@ -1,0 +1,209 @@
+"""The trainings of a sweep at work: each in a process of its own, so many at once, within a stated time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fastmoco.interrupts import Interrupts
+from fastmoco.trials.trial import TAKEN, Job
+
+if TYPE_CHECKING:
+    from fastmoco.recipe import Recipe
+    from fastmoco.trials.findings import Finding
+
+PROGRAM = (sys.executable, "-m", "fastmoco.trials.trial")
+TICK = 0.1  # seconds between two looks at the processes
+PATIENCE = 300.0  # seconds that a process has to save what it has
+_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = {code for each in _ASKED for code in (128 + each, -each)}  # exit codes: Ctrl-C reaches all processes at once
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job, its recipe, and its place in the sweep."""
+
+    job: Job
+    recipe: "Recipe"
+    place: str  # 3 of 18
+
+    @property
+    def words(self) -> str:
+        return f"{self.job.row}, seed {self.job.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.job.folder)
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def seen(self) -> int:
+        """Images in all epochs."""
+        return self.job.images // self.recipe.batch * self.recipe.batch * self.recipe.epochs
+
+
+@dataclass
+class Outcome:
+    """What became of the tasks that have no finding."""
+
+    failed: list[Task] = field(default_factory=list)
+    taken: list[Task] = field(default_factory=list)  # by another sweep
+    left: list[Task] = field(default_factory=list)  # as they were stopped, or the time was over
+
+
+@dataclass
+class Pace:
+    """How long trainings take here, by those that have ended."""
+
+    spent: dict[str, float] = field(default_factory=dict)  # seconds an image seen, by recipe
+
+    def note(self, task: Task, seconds: float) -> None:
+        self.spent[repr(task.recipe)] = seconds / max(1, task.seen)
+
+    def expect(self, task: Task) -> float:
+        """By the same recipe, or else by the slowest; nothing is known before one has ended."""
+        return self.spent.get(repr(task.recipe), max(self.spent.values(), default=0.0)) * task.seen
+
+
+class Crew:
+    """Processes that are at work. Whatever happens, none of them is left behind."""
+
+    def __init__(self, live: bool) -> None:
+        self.live = live  # whether a process shows its line on the terminal, or writes to its log
+        self.working: dict[Task, tuple[subprocess.Popen[bytes], float]] = {}
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def begin(self, task: Task) -> None:
+        task.log.parent.mkdir(parents=True, exist_ok=True)
+        with task.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*PROGRAM, task.job.spell()], stdin=subprocess.DEVNULL, stdout=log, stderr=None if self.live else log
+            )
+        self.working[task] = process, time.monotonic()
+
+    def ended(self) -> list[tuple[Task, int, float]]:
+        """Those that have ended since, with exit code and seconds."""
+        found = []
+        for task, (process, begun) in list(self.working.items()):
+            code = process.poll()
+            if code is not None:
+                del self.working[task]
+                found.append((task, code, time.monotonic() - begun))
+        return found
+
+    def stop(self) -> None:
+        """Ask all to save and end, and wait for them."""
+        for process, _ in self.working.values():
+            process.terminate()
+        end = time.monotonic() + PATIENCE
+        for process, _ in self.working.values():
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def work(
+    tasks: Sequence[Task], jobs: int, seconds: float | None, collect: Callable[[Task], "Finding | None"]
+) -> Outcome:
+    """Make the trainings one after another, or so many at once; a signal or the end of the time stops them.
+
+    `collect` is asked for a finding before a training begins, as another sweep may have made it, and when it has ended.
+    """
+    outcome, pace, todo = Outcome(), Pace(), list(tasks)
+    end = None if seconds is None else time.monotonic() + seconds
+
+    def fits(task: Task) -> bool:
+        return end is None or time.monotonic() + pace.expect(task) <= end
+
+    with Interrupts() as interrupts, Crew(live=jobs == 1 and sys.stderr.isatty()) as crew:
+        interrupts.hold()
+        while todo or crew.working:
+            late = end is not None and time.monotonic() > end
+            if interrupts.asked or late:
+                break
+            while len(crew.working) < jobs and (task := next(filter(fits, todo), None)):
+                todo.remove(task)
+                _begin(crew, task, collect)
+            for task, code, spent in crew.ended():
+                _tell(task, code, spent, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
+            if todo and not crew.working and not any(map(fits, todo)):
+                break
+            time.sleep(TICK)
+        stopped, outcome.left = interrupts.asked, [*outcome.left, *crew.working, *todo]
+        crew.stop()
+        for task, *_ in crew.ended():  # one of them may have come to its end all the same
+            if collect(task) is not None:
+                outcome.left.remove(task)
+    if stopped:
+        print(f"stopped by {stopped.name} with {len(outcome.left)} left; the same command goes on", flush=True)
+        raise KeyboardInterrupt(int(stopped))
+    return outcome
+
+
+def _begin(crew: Crew, task: Task, collect: Callable[[Task], "Finding | None"]) -> None:
+    if collect(task) is not None:
+        print(f"{task.place}  {task.words} has a record by now", flush=True)
+        return
+    print(f"{task.place}  {task.words}", flush=True)
+    crew.begin(task)
+
+
+def _tell(
+    task: Task,
+    code: int,
+    spent: float,
+    collect: Callable[[Task], "Finding | None"],
+    outcome: Outcome,
+    pace: Pace,
+    left: Sequence[Task],
+    jobs: int,
+) -> None:
+    """A line on how a training ended."""
+    from fastmoco.journal import clock
+
+    finding = collect(task) if code == 0 else None
+    words = f"{task.place}  {task.words}"
+    if finding is not None:
+        pace.note(task, max(spent, finding.seconds))  # one that went on has taken longer than this process
+        more = f"; about {clock(sum(map(pace.expect, left)) / jobs)} left" if left else ""
+        print(f"{words}: {scores(finding)}, {clock(spent)}{more}", flush=True)
+    elif code in STOPPED:
+        outcome.left.append(task)
+        print(f"{words} was stopped", flush=True)
+    elif code == TAKEN:
+        outcome.taken.append(task)
+        print(f"{words} is taken by another sweep", flush=True)
+    else:
+        outcome.failed.append(task)
+        print(f"{words} failed: {_reason(task, code)}", flush=True)
+
+
+def scores(finding: "Finding") -> str:
+    """The numbers that people look for."""
+    names = {"kNN": "knn20/top1", "cached linear": "cached/top1", "linear": "linear/top1"}
+    found = {words: finding.score(name) for words, name in names.items()}
+    return ", ".join(f"{words} {value:.1f} %" for words, value in found.items() if value is not None) or "trained"
+
+
+def _reason(task: Task, code: int) -> str:
+    """The line by which it ended, if that is in its log; else it was shown."""
+    said = task.log.read_bytes().decode(errors="replace").splitlines() if task.log.exists() else []
+    last = said[-1].removeprefix("fastmoco: ") if said and said[-1].startswith("fastmoco: ") else ""
+    ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return last or f"it ended {ended}; its log is {os.path.relpath(task.log)}"

@@ -1,0 +1,217 @@
+"""Figures of sweeps: two methods over epochs and minutes, and the paper's ablations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastmoco.plots import COLOURS, MARKERS, QUIET, quieten, save, ticks
+from fastmoco.recipe import Recipe
+from fastmoco.recipes import find, rows
+from fastmoco.steps import Combine, Divide
+from fastmoco.transfer import carry
+from fastmoco.trials.evidence import KNN, WORDS, Evidence, average, measures
+from fastmoco.trials.findings import Finding
+from fastmoco.trials.rivals import METHODS, NEW
+from fastmoco.trials.tables import carried
+from fastmoco.trials.tally import Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Line = list[tuple[float, Score]]  # where each point stands, and the number there
+COLUMNS = 3
+LETTERS = 20  # that fit beside each other below a panel
+
+
+def epochs(evidence: Evidence, path: Path) -> bool:
+    """Draw what both methods are worth after more epochs and minutes; False if there is nothing to draw."""
+    there = bool(_runs(evidence))
+    if there:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(lambda: draw_epochs(evidence), path)
+    return there
+
+
+def ablations(evidence: Evidence, path: Path) -> bool:
+    """Draw those of the paper's Figures 3a, 3b, 4a, 4b and 6 that have findings; False if none has."""
+    panels = studies(evidence)
+    if panels:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(lambda: draw_ablations(panels, evidence.base), path)
+    return bool(panels)
+
+
+# Epochs and minutes
+
+
+def draw_epochs(evidence: Evidence) -> "Figure":
+    """Points are runs that ended; faint lines are the kNN of each run on its way there."""
+    from matplotlib.figure import Figure
+
+    runs = _runs(evidence)
+    shown = measures(runs)
+    figure = Figure(figsize=(9, 4.4), layout="constrained")
+    figure.suptitle(f"More epochs, in {evidence.base}", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, minutes in zip(panels, (False, True), strict=True):
+        for (method, row), colour, marker in zip(METHODS.items(), COLOURS, MARKERS, strict=False):
+            recipe = carry(find(row).recipe, evidence.setting)
+            groups = [evidence.of(recipe, number) for number in evidence.epochs([recipe])]
+            for run in (each for group in groups for each in group):
+                curve = [(seconds / 60 if minutes else epoch, top1) for epoch, seconds, top1 in run.curve if epoch > 0]
+                panel.plot([x for x, _ in curve], [y for _, y in curve], color=colour, linewidth=0.8, alpha=0.25)
+            for name in shown:
+                line = [(_where(group, minutes), mean) for group in groups if (mean := average(group, name))]
+                _line(panel, line, f"{method}, {WORDS[name]}", colour, marker, hollow=name != KNN)
+        quieten(panel)
+    panels[0].set_xscale("log", base=2)
+    ticks(panels[0], sorted({run.recipe.epochs for run in runs}))
+    panels[1].set_xlim(left=0)
+    panels[0].set_xlabel("epochs")
+    shared = any(run.jobs > 1 for run in runs)
+    panels[1].set_xlabel("minutes of training" + (", while others shared the device" if shared else ""))
+    panels[0].set_ylabel("top-1 ± s.d. over seeds (%)")
+    bars, names = panels[0].get_legend_handles_labels()
+    figure.legend(bars, names, loc="outside lower center", ncols=len(METHODS) * len(shown), frameon=False)
+    return figure
+
+
+def _runs(evidence: Evidence) -> list[Finding]:
+    """All runs of both methods that have a number to draw."""
+    recipes = [carry(find(row).recipe, evidence.setting) for row in METHODS.values()]
+    runs = [each for recipe in recipes for number in evidence.epochs([recipe]) for each in evidence.of(recipe, number)]
+    return runs if measures(runs) else []
+
+
+def _where(group: Sequence[Finding], minutes: bool) -> float:
+    if not minutes:
+        return float(group[0].recipe.epochs)
+    return sum(each.seconds for each in group) / 60 / len(group)
+
+
+# Ablations
+
+
+@dataclass(frozen=True)
+class Study:
+    """One panel: lines by name, and how its axis is."""
+
+    title: str
+    axis: str
+    lines: Mapping[str, Line]
+    names: tuple[str, ...] = ()  # of the places 0, 1, 2, ..., where these are no numbers
+    by_factors: bool = False
+    level: Score | None = None  # of plain Fast-MoCo, to be seen beside
+
+    @property
+    def places(self) -> list[float]:
+        return sorted({x for line in self.lines.values() for x, _ in line})
+
+
+def studies(evidence: Evidence) -> list[Study]:
+    """The panels for which there are findings, as the paper's figures are."""
+    stages = ("input", "stage1", "stage2", "stage3", "final")
+    heads = (*stages, "projector", "predictor")
+    made = [
+        _study(evidence, "figure3a", "patches are combined at", names=stages),
+        _study(evidence, "figure3b", "patches that are combined, n"),
+        _study(evidence, "figure4a", "weight of the first patch, gamma", beside=True),
+        _study(evidence, "figure4b", "weights from Beta(alpha, alpha)", by_factors=True, beside=True),
+        _study(evidence, "figure6", "two patches are combined at", names=heads),
+    ]
+    return [study for study in made if study]
+
+
+def _study(
+    evidence: Evidence,
+    table: str,
+    axis: str,
+    names: tuple[str, ...] = (),
+    by_factors: bool = False,
+    beside: bool = False,
+) -> Study | None:
+    recipes, _ = carried(rows(table), evidence.setting)
+    number = evidence.usual(list(recipes.values()))
+    found = {row: evidence.of(recipe, number) for row, recipe in recipes.items()}
+    plain = evidence.row(METHODS[NEW], number) if beside else []
+    shown = measures([each for findings in (*found.values(), plain) for each in findings])
+    lines: dict[str, Line] = {}
+    for row, findings in found.items():
+        if shown and (mean := average(findings, shown[0])):
+            line, x = _place(row.partition("/")[2], recipes[row], names)
+            lines.setdefault(line, []).append((x, mean))
+    if not lines:
+        return None
+    title = f"Figure {table.removeprefix('figure')}, {number} epochs: {WORDS[shown[0]]}"
+    return Study(title, axis, lines, names, by_factors, average(plain, shown[0]))
+
+
+def _place(row: str, recipe: Recipe, names: tuple[str, ...]) -> tuple[str, float]:
+    """Which line a row is on, and where."""
+    if names:
+        where, _, patches = row.partition("_")
+        return f"{patches} patches", float(names.index(where))
+    path = recipe.views[0].online
+    combine = next(step for step in path if isinstance(step, Combine))
+    for value in ("gamma", "alpha"):
+        if value in vars(combine.merge):
+            return "two patches", float(vars(combine.merge)[value])
+    m = next(step.m for step in path if isinstance(step, Divide))
+    return f"m = {m}", float(combine.n)
+
+
+def draw_ablations(panels: Sequence[Study], base: str) -> "Figure":
+    """A panel for each study; a line for each way to divide."""
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, len(panels))
+    down = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.6 + 4.1 * columns, 0.5 + 3.5 * down), layout="constrained")
+    figure.suptitle(f"Ablations in {base}, top-1 (%)", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    grid = figure.subplots(down, columns, squeeze=False).flatten()
+    for panel, study in zip(grid, panels, strict=False):
+        for (label, line), colour, marker in zip(study.lines.items(), cycle(COLOURS), cycle(MARKERS)):
+            _line(panel, line, label, colour, marker)
+        if study.level:
+            panel.axhline(study.level.mean, color=QUIET, linewidth=1, linestyle=":", label="plain average")
+        panel.set_title(study.title, loc="left", fontsize=11)
+        panel.set_xlabel(study.axis)
+        _scale(panel, study)
+        quieten(panel)
+        if len(study.lines) > 1 or study.level:
+            panel.legend(frameon=False, fontsize=9)
+    for panel in grid[len(panels) :]:
+        panel.remove()
+    return figure
+
+
+def _scale(panel: "Axes", study: Study) -> None:
+    if study.by_factors:
+        panel.set_xscale("log", base=2)
+    ticks(panel, study.places)
+    if study.names:
+        panel.set_xticks(range(len(study.names)), study.names)
+    if sum(len(label.get_text()) for label in panel.get_xticklabels()) > LETTERS:
+        panel.tick_params(axis="x", labelrotation=30)
+    panel.margins(x=0.06)
+
+
+def _line(panel: "Axes", line: Line, label: str, colour: str, marker: str, hollow: bool = False) -> None:
+    """Means, joined by a line, with their standard deviation where there is one."""
+    panel.errorbar(
+        [x for x, _ in line],
+        [mean.mean for _, mean in line],
+        yerr=[float("nan") if mean.spread is None else mean.spread for _, mean in line],
+        label=label,
+        color=colour,
+        marker=marker,
+        markerfacecolor="white" if hollow else colour,
+        linestyle="--" if hollow else "-",
+        markersize=5,
+        linewidth=1.6,
+        elinewidth=1.2,
+        capsize=3.5,
+    )

@@ -1,0 +1,122 @@
+"""What was found in the setting of one base: whose findings they are, after how many epochs, and from where."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from fastmoco.recipe import Recipe
+from fastmoco.recipes import find
+from fastmoco.transfer import carry
+from fastmoco.trials.findings import PLAIN, Finding
+from fastmoco.trials.tally import Score, score
+
+LINEAR, CACHED, KNN = "linear/top1", "cached/top1", "knn20/top1"
+WORDS = {LINEAR: "linear", CACHED: "cached linear", KNN: "kNN"}
+
+# What a base decides whatever the row: findings that differ in it are of another setting.
+SETTING = ("encoder", "projector", "predictor", "optim", "schedule", "clip", "batch", "evaluation")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Findings of one setting, and the name of the file that each is from."""
+
+    base: str
+    setting: Recipe
+    findings: tuple[Finding, ...] = ()
+    files: tuple[str, ...] = ()
+    again: int = 0  # lines that a later one of the same training stands for
+
+    def of(self, recipe: Recipe, epochs: int | None) -> list[Finding]:
+        """The findings of a recipe after so many epochs, by seed."""
+        same = [each for each in self.findings if each.recipe.epochs == epochs and _same(each.recipe, recipe)]
+        return sorted(same, key=lambda each: each.seed)
+
+    def row(self, name: str, epochs: int | None) -> list[Finding]:
+        """The findings of a row of the paper in this setting."""
+        return self.of(carry(find(name).recipe, self.setting), epochs)
+
+    def epochs(self, recipes: Iterable[Recipe]) -> dict[int, int]:
+        """After how many epochs recipes were judged, and how many of them."""
+        after = [{each.recipe.epochs for each in self.findings if _same(each.recipe, recipe)} for recipe in recipes]
+        return {number: sum(number in each for each in after) for number in sorted(set().union(*after))}
+
+    def usual(self, recipes: Sequence[Recipe]) -> int | None:
+        """The epochs after which most of these recipes were judged: by recipes, by findings, else the fewest."""
+        counts = self.epochs(recipes)
+        return max(
+            counts,
+            key=lambda number: (counts[number], sum(len(self.of(each, number)) for each in recipes), -number),
+            default=None,
+        )
+
+    def origin(self, used: Sequence[Finding]) -> str:
+        """Where numbers come from: the records, the card, versions, commits and seeds."""
+        files = [file for file, known in zip(self.files, self.findings, strict=True) if any(known is x for x in used)]
+        about = [each.circumstances for each in used]
+        shared = max((each.jobs for each in used), default=1)
+        parts = [
+            _list(str(each.get("hardware", "a device that was not told")) for each in about),
+            f"torch {_list(str(each.get('torch', '?')) for each in about)}",
+            f"commit {_list(str(each.get('commit') or '?') for each in about)}",
+            f"seeds {_list(str(seed) for seed in sorted(each.seed for each in used))}",
+        ]
+        said = f"{_list(f'`{file}`' for file in files)}: {', '.join(parts)}."
+        if shared > 1:
+            said += f" Up to {shared} trainings shared the device, so times are no measure of speed."
+        if self.again:
+            said += f" Lines of a training that was told again later, and are left out: {self.again}."
+        return said
+
+
+def gather(records: Mapping[str, Sequence[Finding]], base: str) -> Evidence:
+    """The findings in the setting of a base, from files by name. Of a training that is told twice, the last counts."""
+    setting = find(base).recipe
+    inside = [
+        (file, each)
+        for file, findings in records.items()
+        for each in findings
+        if all(getattr(each.recipe, name) == getattr(setting, name) for name in SETTING)
+    ]
+    sets = {each.names: each.data for _, each in inside}
+    if len(sets) > 1:
+        raise ValueError(f"trained in the setting of {base}: {_list(sets.values())}; give the records of one set only")
+    last = {(each.recipe, each.seed): (file, each) for file, each in inside}
+    return Evidence(
+        base,
+        setting,
+        tuple(each for _, each in last.values()),
+        tuple(file for file, _ in last.values()),
+        len(inside) - len(last),
+    )
+
+
+def linear(findings: Sequence[Finding]) -> str | None:
+    """The linear evaluation that all have: the full protocol, else the cached one where any has it."""
+    if findings and all(each.score(LINEAR) is not None for each in findings):
+        return LINEAR
+    return CACHED if any(each.score(CACHED) is not None for each in findings) else None
+
+
+def measures(findings: Sequence[Finding]) -> list[str]:
+    """The numbers to compare by, the first of which decides an order."""
+    knn = KNN if any(each.score(KNN) is not None for each in findings) else None
+    return [name for name in (linear(findings), knn) if name]
+
+
+def average(findings: Iterable[Finding], name: str, encoder: str = PLAIN) -> Score | None:
+    """A number over seeds."""
+    return score(each.score(name, encoder) for each in findings)
+
+
+def cell(found: Score | None, seeds: int, digits: int = 1, sign: bool = False) -> str:
+    """A number in a table, whose row tells how many seeds it has."""
+    return "" if found is None else found.text(digits, sign, seeds)
+
+
+def _same(one: Recipe, other: Recipe) -> bool:
+    """The same recipe but for its epochs."""
+    return all(getattr(one, each.name) == getattr(other, each.name) for each in fields(Recipe) if each.name != "epochs")
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))

@@ -1,0 +1,79 @@
+"""What the trainings of a sweep came to: a line for each in a file, of which tables and figures are made."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fastmoco.notation import read as read_value
+from fastmoco.recipe import Recipe
+
+PLAIN = "online"  # the encoder that a run folder holds, with the statistics that training left
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One training: what was trained on what, how long it took, and what the encoder is worth."""
+
+    recipe: Recipe
+    seed: int
+    row: str  # by which it was asked for; rows of other tables may mean the same recipe
+    base: str
+    data: str
+    images: int
+    names: str  # a digest of what the images are called
+    seen: int  # images in all epochs
+    seconds: float  # of training, compilation included
+    first_step: float  # seconds from the start of the process until then
+    images_per_second: float  # the median of the lines of its log
+    jobs: int  # trainings that shared the device: with more than one, times are no measure of speed
+    results: Mapping[str, Mapping[str, float]]  # by which encoder it is: online, or "target, recalibrated"
+    curve: tuple[tuple[float, float, float], ...]  # epoch, seconds of training, kNN top-1
+    circumstances: Mapping[str, Any]  # device, versions, commit, command
+
+    def score(self, name: str, encoder: str = PLAIN) -> float | None:
+        """A number such as linear/top1, if it was asked for."""
+        return self.results.get(encoder, {}).get(name)
+
+
+def read(paths: Iterable[Path]) -> list[Finding]:
+    """All findings of some files, as they stand there."""
+    return [_parse(line, f"{path}, line {number}") for path in paths for number, line in _lines(path)]
+
+
+def add(path: Path, finding: Finding) -> None:
+    """One more line, written at once: there may be others who add to the file. One that was cut off stays apart."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps({**asdict(finding), "recipe": repr(finding.recipe)}) + "\n"
+    with path.open("a+b", buffering=0) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
+        file.write(line.encode())
+        os.fsync(file.fileno())
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text, so it holds no findings of a sweep") from None
+    return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _parse(line: str, where: str) -> Finding:
+    try:
+        known = json.loads(line)
+        recipe = read_value(known["recipe"])
+        if not isinstance(recipe, Recipe):
+            raise ValueError(f"its recipe is a {type(recipe).__name__}")
+        known = {field.name: known[field.name] for field in fields(Finding)}
+        times = {name: float(known[name]) for name in ("seconds", "first_step", "images_per_second")}
+        curve = tuple((float(epoch), float(seconds), float(top1)) for epoch, seconds, top1 in known["curve"])
+        return Finding(**{**known, **times, "recipe": recipe, "curve": curve})
+    except KeyError as error:
+        raise ValueError(f"{where} is no finding of a sweep: it has no {error}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where} is no finding of a sweep: {error}") from None

@@ -1,0 +1,174 @@
+"""MoCo v3 beside Fast-MoCo: what patches bring with the same seeds, after more epochs, and in which encoder."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import exp, log
+
+from fastmoco.documents import Table
+from fastmoco.recipes import find
+from fastmoco.transfer import carry
+from fastmoco.trials.evidence import CACHED, KNN, LINEAR, WORDS, Evidence, average, cell, measures
+from fastmoco.trials.findings import PLAIN, Finding
+from fastmoco.trials.tables import SPREAD
+from fastmoco.trials.tally import Score, score
+
+METHODS = {"MoCo v3": "table4b/mocov3", "Fast-MoCo": "table4b/fast_moco"}
+OLD, NEW = METHODS
+ENCODERS = (PLAIN, "online, recalibrated", "target", "target, recalibrated")
+Take = Callable[[Finding], float | None]
+LONG = 600  # seconds, from which on times are told in minutes
+
+
+def paired(evidence: Evidence, epochs: int | None = None) -> tuple[list[Finding], list[Finding]]:
+    """Both methods after as many epochs, of the seeds that both have."""
+    epochs = epochs or _usual(evidence)
+    old, new = (evidence.row(row, epochs) for row in METHODS.values())
+    seeds = {each.seed for each in old} & {each.seed for each in new}
+    return [each for each in old if each.seed in seeds], [each for each in new if each.seed in seeds]
+
+
+def headline(evidence: Evidence, epochs: int | None = None) -> Table:
+    """Both methods with the same seeds, and their difference, seed by seed."""
+    title = f"{OLD} and {NEW} in {evidence.base}"
+    old, new = paired(evidence, epochs)
+    if not old:
+        return Table(title)
+    unit = 60 if max(each.seconds for each in (*old, *new)) >= LONG else 1
+    columns: dict[str, tuple[Take, int]] = {
+        **{WORDS[name]: (_scored(name), 1) for name in (LINEAR, CACHED, KNN)},
+        "minutes" if unit == 60 else "seconds": (lambda each: each.seconds / unit, 1),
+        "images/s": (lambda each: each.images_per_second, 0),
+    }
+    columns = {word: way for word, way in columns.items() if any(way[0](each) is not None for each in (*old, *new))}
+    lines = []
+    for method, findings in ((OLD, old), (NEW, new)):
+        means = [cell(score(map(take, findings)), len(old), digits) for take, digits in columns.values()]
+        lines.append((method, f"{find(METHODS[method]).paper[LINEAR]:.1f}", *means, str(len(old))))
+    apart = find(METHODS[NEW]).paper[LINEAR] - find(METHODS[OLD]).paper[LINEAR]
+    means = [cell(_apart(old, new, take), len(old), digits, sign=True) for take, digits in columns.values()]
+    lines.append(("difference", f"{apart:+.1f}", *means, str(len(old))))
+    after = old[0].recipe.epochs
+    note = f"{after} epochs; {SPREAD}. The difference is taken seed by seed, and then its mean and deviation."
+    head = ("", "paper, linear", *columns, "seeds")
+    return Table(f"{title}, {after} epochs", head, tuple(lines), (note, evidence.origin([*old, *new])))
+
+
+def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
+    """Which encoder to take: of the online or of the target branch, with batch statistics as they are or made anew."""
+    title = f"encoders in {evidence.base}"
+    epochs = epochs or _usual(evidence)
+    found = {method: evidence.row(row, epochs) for method, row in METHODS.items()}
+    lines, used = [], []
+    for method, findings in found.items():
+        for encoder in ENCODERS:
+            held = [each for each in findings if encoder in each.results]
+            used += [each for each in held if encoder != PLAIN]
+            if held:
+                means = (cell(average(held, name, encoder), len(held)) for name in (CACHED, KNN))
+                lines.append((f"{method}, {encoder}", *means, str(len(held))))
+    if not used:
+        return Table(title)
+    head = ("", WORDS[CACHED], WORDS[KNN], "seeds")
+    origin = evidence.origin([each for findings in found.values() for each in findings])
+    return Table(f"{title}, {epochs} epochs", head, tuple(lines), (f"{epochs} epochs; {SPREAD}.", origin))
+
+
+def summary(evidences: Sequence[Evidence]) -> Table:
+    """What a reader who reads one table should read: each set, by each measure."""
+    lines = []
+    for evidence in evidences:
+        old, new = paired(evidence)
+        for name in measures([*old, *new]):
+            lines.append(
+                (
+                    f"{old[0].data}, {old[0].recipe.epochs} epochs, {WORDS[name]}",
+                    *(cell(average(each, name), len(old)) for each in (old, new)),
+                    cell(_apart(old, new, _scored(name)), len(old), sign=True),
+                    str(len(old)),
+                )
+            )
+    return Table("summary", ("top-1", OLD, NEW, "difference", "seeds"), tuple(lines))
+
+
+def lengths(evidence: Evidence) -> Table:
+    """Both methods after more and more epochs, and when the old one is where the new one was."""
+    title = f"epochs in {evidence.base}"
+    recipes = [carry(find(row).recipe, evidence.setting) for row in METHODS.values()]
+    after = list(evidence.epochs(recipes))
+    found = [{epochs: evidence.of(recipe, epochs) for epochs in after} for recipe in recipes]
+    used = [each for method in found for findings in method.values() for each in findings]
+    if not used:
+        return Table(title)
+    shown = measures(used)
+    lines = []
+    for epochs in after:
+        line = [str(epochs)]
+        for method in found:
+            findings = method[epochs]
+            line += [cell(average(findings, name), len(findings)) if findings else "not run" for name in shown]
+            line += [cell(_minutes(findings), len(findings)), str(len(findings) or "")]
+        lines.append(tuple(line))
+    columns = [*(WORDS[name] for name in shown), "minutes", "seeds"]
+    head = ("epochs", *(f"{method}: {column}" for method in METHODS for column in columns))
+    old, new = found
+    said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
+    notes = (f"{SPREAD.capitalize()}.", *(line for line in said if line), evidence.origin(used))
+    return Table(title, head, tuple(lines), notes)
+
+
+def reach(points: Sequence[tuple[int, float]], goal: float) -> float | None:
+    """After how many epochs a number is first reached: linear over their logarithm, between runs that ended."""
+    if points and points[0][1] >= goal:
+        return float(points[0][0])
+    for (before, low), (after, high) in pairwise(points):
+        if high >= goal:
+            return exp(log(before) + (goal - low) / (high - low) * (log(after) - log(before)))
+    return None
+
+
+def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epochs: int, name: str) -> str:
+    """In words: when MoCo v3 has what Fast-MoCo has after the epochs of the base."""
+    goal = average(new.get(epochs, ()), name)
+    points = [(number, mean.mean) for number, findings in old.items() if (mean := average(findings, name))]
+    if goal is None or not points:
+        return ""
+    said = f"By {WORDS[name]}, {NEW} has {goal.mean:.1f} after {epochs} epochs; {OLD} "
+    needed = reach(points, goal.mean)
+    if needed is None:
+        return f"{said}does not have it within {points[-1][0]}."
+    if needed == points[0][0]:
+        return f"{said}has it after {points[0][0]} already, its shortest run."
+    said += f"has it after about {needed:.0f} (between runs that ended), {needed / epochs:.1f} times as many"
+    whole = [each for findings in (*old.values(), new[epochs]) for each in findings]
+    if any(each.jobs > 1 for each in whole):
+        return f"{said} (times are not compared: trainings shared the device)."
+    mine, theirs = _minutes(new[epochs]), _between(old, needed)
+    assert mine, "there is a goal, so there are runs"
+    return f"{said}, and {theirs:.1f} minutes instead of {mine.mean:.1f}, {theirs / mine.mean:.1f} times as long."
+
+
+def _between(old: dict[int, list[Finding]], needed: float) -> float:
+    """Minutes after some epochs, which lie between two runs; time goes with epochs."""
+    times = [(epochs, mean.mean) for epochs, findings in old.items() if (mean := _minutes(findings))]
+    for (before, short), (after, long) in pairwise(times):
+        if before <= needed <= after:
+            return short + (needed - before) / (after - before) * (long - short)
+    raise AssertionError("what was reached lies between two runs")
+
+
+def _apart(old: Sequence[Finding], new: Sequence[Finding], take: Take) -> Score | None:
+    """The difference of two methods, seed by seed."""
+    both = [(take(one), take(other)) for one, other in zip(old, new, strict=True)]
+    return score(other - one for one, other in both if one is not None and other is not None)
+
+
+def _scored(name: str) -> Take:
+    return lambda each: each.score(name)
+
+
+def _minutes(findings: Sequence[Finding]) -> Score | None:
+    return score(each.seconds / 60 for each in findings)
+
+
+def _usual(evidence: Evidence) -> int | None:
+    return evidence.usual([carry(find(row).recipe, evidence.setting) for row in METHODS.values()])

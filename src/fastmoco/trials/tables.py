@@ -1,0 +1,134 @@
+"""The paper's tables, with what was found in another setting beside what the paper reports."""
+
+from collections.abc import Mapping, Sequence
+
+from fastmoco.documents import Table
+from fastmoco.recipe import Recipe, Row
+from fastmoco.recipes import rows
+from fastmoco.transfer import carry
+from fastmoco.trials.evidence import LINEAR, WORDS, Evidence, average, cell, measures
+from fastmoco.trials.findings import Finding
+from fastmoco.trials.tally import Score, agreement, ranks
+
+SPREAD = "top-1 in percent, mean ± standard deviation over seeds; kNN of 20 neighbours"
+
+
+def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Table:
+    """A table of the paper, or a user's own file, after the epochs that most of its rows have."""
+    known = rows(name)
+    recipes, others = carried(known, evidence.setting)
+    title, epochs = f"{name} in {evidence.base}", epochs or evidence.usual(list(recipes.values()))
+    found = {row: evidence.of(recipe, epochs) for row, recipe in recipes.items()}
+    used = [each for findings in found.values() for each in findings]
+    if not used:
+        return Table(title)
+    twins = _twins(recipes)
+    shown = measures(used)
+    first: dict[str, Score] = {}
+    for row, findings in found.items():
+        if row not in twins and shown and (mean := average(findings, shown[0])):
+            first[row] = mean
+    places = _places(known, first)
+    columns = _columns(known, shown)
+    lines = [
+        _cells(known[row], _short(row), found[row], _short(twins.get(row, "")), places.get(row, ("", "")), columns)
+        for row in found
+    ]
+    notes = [f"{epochs} epochs; {SPREAD}.", *_agree(known, first), *_missing(others), evidence.origin(used)]
+    return Table(f"{title}, {epochs} epochs", tuple(columns), tuple(lines), tuple(notes))
+
+
+def carried(known: Mapping[str, Row], base: Recipe) -> tuple[dict[str, Recipe], list[str]]:
+    """The recipes of rows in a setting, and the rows that cannot be in it."""
+    recipes, others = {}, []
+    for name, row in known.items():
+        try:
+            recipes[name] = carry(row.recipe, base)
+        except ValueError:
+            others.append(name)
+    return recipes, others
+
+
+def settings(evidences: Sequence[Evidence]) -> Table:
+    """What bases decide whatever the row, and how many trainings there are in each."""
+    head = ("base", "images", "encoder", "px", "batch", "epochs", "optimiser", "rate", "decay", "contrast", "trainings")
+    lines = []
+    for evidence in evidences:
+        recipe, findings = evidence.setting, evidence.findings
+        lines.append(
+            (
+                f"`{evidence.base}`",
+                f"{findings[0].images:,}" if findings else "",
+                recipe.encoder,
+                str(max(view.size for view in recipe.views)),
+                str(recipe.batch),
+                str(recipe.epochs),
+                type(recipe.optim).__name__,
+                f"{recipe.optim.lr:g}",
+                f"{recipe.optim.weight_decay:g}",
+                str(recipe.contrast),
+                str(len(findings) or "none yet"),
+            )
+        )
+    return Table("settings", head, tuple(lines))
+
+
+def _columns(known: Mapping[str, Row], shown: Sequence[str]) -> dict[str, str]:
+    """The head of each column, and what is in it."""
+    paper = any(LINEAR in row.paper for row in known.values())
+    return {
+        "row": "row",
+        **({"samples": "samples"} if any(row.samples for row in known.values()) else {}),
+        **({"paper, linear": "paper"} if paper else {}),
+        **{f"here, {WORDS[name]}": name for name in shown},
+        "seeds": "seeds",
+        **({"order, paper": "order, paper", "order, here": "order, here"} if paper else {}),
+    }
+
+
+def _cells(
+    row: Row, name: str, findings: Sequence[Finding], twin: str, place: tuple[str, str], columns: Mapping[str, str]
+) -> tuple[str, ...]:
+    """A line: of a row that is another one here, or has not been run, only what the paper says."""
+    instead = f"as {twin}" if twin else "" if findings else "not run"
+    words = {
+        "row": name,
+        "samples": str(row.samples or ""),
+        "paper": f"{row.paper[LINEAR]:.1f}" if LINEAR in row.paper else "",
+        "seeds": "" if instead else str(len(findings)),
+        "order, paper": place[0],
+        "order, here": place[1],
+    }
+    return tuple(
+        words[what] if what in words else instead or cell(average(findings, what), len(findings))
+        for what in columns.values()
+    )
+
+
+def _twins(recipes: Mapping[str, Recipe]) -> dict[str, str]:
+    """Rows that mean the same recipe as an earlier one here, as those of table8 do whose batch is the base's."""
+    first: dict[Recipe, str] = {}
+    return {name: first[recipe] for name, recipe in recipes.items() if first.setdefault(recipe, name) != name}
+
+
+def _places(known: Mapping[str, Row], first: Mapping[str, Score]) -> dict[str, tuple[str, str]]:
+    """The rank of each row in the paper and here, among those that have a number in both."""
+    both = [name for name in first if LINEAR in known[name].paper]
+    paper = ranks([known[name].paper[LINEAR] for name in both])
+    here = ranks([first[name].mean for name in both])
+    return {name: (str(one), str(other)) for name, one, other in zip(both, paper, here, strict=True)}
+
+
+def _agree(known: Mapping[str, Row], first: Mapping[str, Score]) -> list[str]:
+    both = [name for name in first if LINEAR in known[name].paper]
+    told = agreement([known[name].paper[LINEAR] for name in both], [first[name] for name in both])
+    return [told.text()] if told.pairs else []
+
+
+def _missing(others: Sequence[str]) -> list[str]:
+    return [f"Not in this setting: {', '.join(map(_short, others))}."] if others else []
+
+
+def _short(name: str) -> str:
+    """A row without its table or file."""
+    return name.rpartition(":")[2] if ":" in name else name.rpartition("/")[2]

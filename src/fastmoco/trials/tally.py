@@ -1,0 +1,83 @@
+"""Numbers over seeds: their mean and spread, their order, and whether that is the order of other numbers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, stdev
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean, and the standard deviation (n - 1) that one value does not have."""
+
+    mean: float
+    spread: float | None
+    count: int
+
+    def text(self, digits: int = 1, sign: bool = False, of: int | None = None) -> str:
+        """With its count where that is not the number of seeds told beside it."""
+        mean = f"{round(self.mean, digits) + 0.0:{'+' if sign else ''},.{digits}f}"  # + 0.0: there is no -0.0
+        spread = "" if self.spread is None else f" ± {self.spread:,.{digits}f}"
+        return mean + spread + (f" (n = {self.count})" if of not in (None, self.count) else "")
+
+
+def score(values: Iterable[float | None]) -> Score | None:
+    """Of those values that there are."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Score(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
+
+
+def ranks(values: Sequence[float]) -> list[int]:
+    """1 is the largest; equal values share the better rank."""
+    return [1 + sum(other > value for other in values) for value in values]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of the pairs of rows that the paper tells apart: how many there are, and how many stand in its order here.
+
+    A pair is clear if its means are further apart than the larger of its two standard deviations.
+    """
+
+    pairs: int
+    agree: int
+    clear: int
+    clear_agree: int
+    lone: int  # pairs of which one has no spread, so that nothing can be said about how clear they are
+
+    def text(self) -> str:
+        """In a sentence or two."""
+        said = f"{self.agree} of {self.pairs} pairs of rows stand in the paper's order"
+        if self.clear:
+            said += (
+                f"; of the {self.clear} whose means here are further apart than the larger of their "
+                f"standard deviations, {self.clear_agree} do"
+            )
+        elif self.lone < self.pairs:
+            said += "; no two means here are further apart than the larger of their standard deviations"
+        said += "."
+        return f"{said} {self.lone} of the pairs have a row of one seed, and no spread." if self.lone else said
+
+
+def agreement(paper: Sequence[float], here: Sequence[Score]) -> Agreement:
+    """Kendall's count of pairs; those that the paper gives the same number are left out."""
+    told = [
+        ((one - other) * (mine.mean - yours.mean) > 0, _clear(mine, yours))
+        for (one, mine), (other, yours) in combinations(zip(paper, here, strict=True), 2)
+        if one != other
+    ]
+    return Agreement(
+        pairs=len(told),
+        agree=sum(agree for agree, _ in told),
+        clear=sum(clear is True for _, clear in told),
+        clear_agree=sum(agree and clear is True for agree, clear in told),
+        lone=sum(clear is None for _, clear in told),
+    )
+
+
+def _clear(one: Score, other: Score) -> bool | None:
+    if one.spread is None or other.spread is None:
+        return None
+    return abs(one.mean - other.mean) > max(one.spread, other.spread)

@@ -1,0 +1,156 @@
+from dataclasses import replace
+
+import numpy as np
+import PIL.Image
+import pytest
+from invented import finding, seeds
+from matplotlib.text import Text
+
+from fastmoco.recipes import rows
+from fastmoco.trials.curves import ablations, draw_ablations, draw_epochs, epochs, studies
+from fastmoco.trials.evidence import gather
+
+BASE = "pocket/imagenette"
+
+
+def evidence(*findings):
+    return gather({"some.jsonl": list(findings)}, BASE)
+
+
+BOTH = [
+    *seeds("table4b/mocov3", 60.0, 62.0),
+    *seeds("table4b/mocov3", 66.0, 64.0, epochs=400, seconds=1200.0),
+    *seeds("table4b/fast_moco", 70.0),
+]
+
+
+def bars(panel):
+    """For each line its points and the ends of its error bars."""
+    found = {}
+    for container in panel.containers:
+        line, _, (ends,) = container
+        spans = [each[:, 1].tolist() for each in ends.get_segments() if len(each)]
+        found[container.get_label()] = line.get_xydata().tolist(), spans
+    return found
+
+
+# Epochs
+
+
+def test_points_are_means_over_seeds_after_epochs_and_minutes():
+    left, right = draw_epochs(evidence(*BOTH)).axes
+    points, spans = bars(left)["MoCo v3, kNN"]
+    assert points == [[100, 61], [400, 65]]
+    deviation = np.std([60, 62], ddof=1)
+    np.testing.assert_allclose(spans, [[61 - deviation, 61 + deviation], [65 - deviation, 65 + deviation]])
+    assert bars(left)["MoCo v3, cached linear"][0] == [[100, 66], [400, 70]]
+    assert bars(left)["Fast-MoCo, kNN"] == ([[100, 70]], [])
+    np.testing.assert_allclose(bars(right)["MoCo v3, kNN"][0], [[200 / 60, 61], [20, 65]])
+    assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
+    assert [label.get_text() for label in left.get_xticklabels()] == ["100", "400"]
+    assert (left.get_xlabel(), right.get_xlabel()) == ("epochs", "minutes of training")
+
+
+def test_every_run_has_a_faint_line_of_its_knn():
+    left, right = draw_epochs(evidence(*BOTH)).axes
+    faint = [[line for line in panel.lines if line.get_alpha() is not None] for panel in (left, right)]
+    assert [len(lines) for lines in faint] == [5, 5]
+    assert faint[0][0].get_xydata().tolist() == [[1, 0.6], [100, 60]]
+    np.testing.assert_allclose(faint[1][0].get_xydata(), [[2 / 60, 0.6], [200 / 60, 60]])
+    old, new = (container[0].get_color() for container in left.containers[1::2])
+    assert [line.get_color() for line in faint[0]] == [old] * 4 + [new]
+
+
+def test_that_a_device_was_shared_is_written_below_the_minutes():
+    _, right = draw_epochs(evidence(*seeds("table4b/mocov3", 60.0, jobs=2))).axes
+    assert right.get_xlabel() == "minutes of training, while others shared the device"
+
+
+def test_one_legend_names_all_lines():
+    figure = draw_epochs(evidence(*BOTH))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        *("MoCo v3, cached linear", "MoCo v3, kNN", "Fast-MoCo, cached linear", "Fast-MoCo, kNN"),
+    ]
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
+
+
+# Ablations
+
+
+def everything(**others):
+    """Every row of the five figures; its number is its place in the list, rows of one recipe once."""
+    found = {}
+    for table in ("figure3a", "figure3b", "figure4a", "figure4b", "figure6"):
+        for number, row in enumerate(rows(table)):
+            each = finding(row, top1=float(number), **others)
+            found.setdefault(each.recipe, each)
+    return list(found.values())
+
+
+def test_panels_are_the_papers_figures():
+    figure = draw_ablations(studies(evidence(*everything())), BASE)
+    titles = [panel.get_title("left") for panel in figure.axes]
+    assert titles == [f"Figure {each}, 100 epochs: cached linear" for each in ("3a", "3b", "4a", "4b", "6")]
+    first, second, third, fourth, last = figure.axes
+    assert bars(first)["2 patches"][0] == [[place, 5 + place] for place in range(5)]
+    assert bars(first)["4 patches"][0] == [[place, 10 + place] for place in range(5)]
+    assert [label.get_text() for label in first.get_xticklabels()] == ["input", "stage1", "stage2", "stage3", "final"]
+    assert {label: [x for x, _ in line] for label, (line, _) in bars(second).items()} == {
+        "m = 1": [1],
+        "m = 2": [1, 2, 3, 4],
+        "m = 3": list(range(1, 10)),
+    }
+    assert [x for x, _ in bars(third)["two patches"][0]] == [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99]
+    assert [x for x, _ in bars(fourth)["two patches"][0]] == [0.2, 1, 4, 8, 16]
+    assert fourth.get_xscale() == "log"
+    assert [label.get_text() for label in last.get_xticklabels()][-2:] == ["projector", "predictor"]
+    assert bars(last)["2 patches"][0] == [[0, 5], [1, 6], [2, 7], [3, 8], [4, 9], [5, 10], [6, 11]]
+
+
+def test_plain_fast_moco_is_a_line_across():
+    gammas = [*seeds("figure4a/gamma_050", 50.0), *seeds("table4b/fast_moco", 70.0, 71.0)]
+    study = next(each for each in studies(evidence(*gammas)) if "4a" in each.title)
+    panel = draw_ablations([study], BASE).axes[0]
+    (across,) = [line for line in panel.lines if line.get_linestyle() == ":"]
+    assert list(across.get_ydata()) == [75.5, 75.5]
+    assert not any(
+        line.get_linestyle() == ":" for line in draw_ablations([replace(study, level=None)], BASE).axes[0].lines
+    )
+
+
+def test_rows_that_were_not_run_are_absent_and_so_are_panels_without_any():
+    (study,) = studies(evidence(*seeds("figure4b/alpha_8", 50.0, 51.0)))
+    (panel,) = draw_ablations([study], BASE).axes
+    ((points, spans),) = bars(panel).values()
+    assert points == [[8, 55.5]]
+    assert len(spans) == 1
+    assert studies(evidence()) == []
+
+
+def test_one_seed_has_no_error_bars():
+    for panel in draw_ablations(studies(evidence(*everything())), BASE).axes:
+        assert not any(spans for _, spans in bars(panel).values())
+
+
+def test_epochs_are_those_that_most_rows_have():
+    some = [*everything(), finding("figure4a/gamma_050", epochs=800)]
+    assert all("100 epochs" in each.title for each in studies(evidence(*some)))
+
+
+# Files
+
+
+@pytest.mark.parametrize(("draw", "findings"), [(epochs, BOTH), (ablations, everything())])
+def test_the_same_findings_make_the_same_file(tmp_path, draw, findings):
+    paths = [tmp_path / "new" / "one.png", tmp_path / "other.png"]
+    assert all(draw(evidence(*findings), path) for path in paths)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    with PIL.Image.open(paths[0]) as image:
+        assert image.width > 1500
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    bare = finding("table4b/mocov3", results={"online": {}})
+    assert not epochs(evidence(bare), tmp_path / "epochs.png")
+    assert not ablations(evidence(*seeds("table7/byol", 1.0)), tmp_path / "ablations.png")
+    assert not list(tmp_path.iterdir())

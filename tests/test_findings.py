@@ -1,0 +1,90 @@
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from fastmoco.recipes import find, rows
+from fastmoco.trials.findings import Finding, add, read
+
+RECIPE = find("pocket/shapes").recipe
+FOUND = Finding(
+    recipe=RECIPE,
+    seed=3,
+    row="table4a/fast_moco",
+    base="pocket/shapes",
+    data="shapes",
+    images=5000,
+    names="0123456789ab",
+    seen=99_840,
+    seconds=12.5,
+    first_step=3.25,
+    images_per_second=8000.0,
+    jobs=1,
+    results={"online": {"knn20/top1": 81.5}, "target, recalibrated": {"knn20/top1": 80.25}},
+    curve=((1.0, 0.75, 40.0), (20.0, 12.5, 81.5)),
+    circumstances={"torch": "2.15", "compiled": False},
+)
+
+
+def test_what_was_added_is_read_back_as_it_was(tmp_path):
+    path = tmp_path / "some" / "where" / "a.jsonl"
+    others = [replace(FOUND, recipe=row.recipe, seed=seed) for seed, row in enumerate(rows("table7").values())]
+    for each in (FOUND, *others):
+        add(path, each)
+    assert read([path]) == [FOUND, *others]
+    assert read([path, path]) == [FOUND, *others, FOUND, *others]
+    assert len(path.read_text().splitlines()) == 1 + len(others)
+
+
+def test_scores_are_by_encoder_and_absent_where_no_one_asked():
+    assert FOUND.score("knn20/top1") == 81.5
+    assert FOUND.score("knn20/top1", "target, recalibrated") == 80.25
+    assert FOUND.score("linear/top1") is None
+    assert FOUND.score("knn20/top1", "target") is None
+
+
+def spell(**changes):
+    return json.dumps({**asdict(FOUND), "recipe": repr(RECIPE), **changes})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("no json", "Expecting value"),
+        ('{"a": 1}', "it has no 'recipe'"),
+        ("[1]", ""),
+        (spell(recipe="Encode()"), "its recipe is a Encode"),
+        (spell(recipe="open('a')"), "unknown name 'open'"),
+        (json.dumps({"recipe": repr(RECIPE), "seed": 1}), "it has no 'row'"),
+        (spell(curve=3), ""),
+    ],
+)
+def test_a_line_that_is_none_is_told_with_its_file_and_place(line, reason, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{spell()}\n\n{line}\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3 is no finding of a sweep: ") as refused:
+        read([path])
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_line_without_its_end_is_not_glued_to_the_next(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(spell())
+    add(path, replace(FOUND, seed=4))
+    assert [each.seed for each in read([path])] == [3, 4]
+
+
+def test_whole_numbers_are_read_as_numbers(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(spell(seconds=12, first_step=3, images_per_second=8000, curve=[[1, 2, 40]]) + "\n")
+    (found,) = read([path])
+    assert (found.seconds, found.first_step, found.curve) == (12.0, 3.0, ((1.0, 2.0, 40.0),))
+    assert isinstance(found.seconds, float)
+
+
+def test_a_file_that_is_no_text_is_told_by_its_name(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"a\.jsonl is no text"):
+        read([path])

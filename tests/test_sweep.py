@@ -1,0 +1,498 @@
+"""Sweeps: what is trained, what is not trained again, and what becomes of it when something comes between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from pictures import paint, records, trace
+
+import fastmoco
+from fastmoco import assess, cli, train
+from fastmoco.exam import Terms
+from fastmoco.images import fingerprint
+from fastmoco.recipes import find
+from fastmoco.sweep import sweep
+from fastmoco.transfer import carry
+from fastmoco.trials import crew, trial
+from fastmoco.trials.findings import Finding, add, read
+from fastmoco.trials.ledger import Ledger
+
+SOURCE = Path(fastmoco.__file__).parents[1]
+OWN = """
+from dataclasses import replace
+
+from fastmoco import methods
+from fastmoco.heads import MLP
+from fastmoco.optim import Schedule
+from fastmoco.protocols import Linear
+from fastmoco.recipes import pocket
+
+_heads = {"projector": MLP((16, 16), last="norm"), "predictor": MLP((8, 16))}
+_short = {"epochs": 2, "batch": 8, "schedule": Schedule(warmup=0.0), "evaluation": Linear(epochs=4)}
+tiny = replace(pocket.shapes.recipe, views=methods.both(methods.patches, size=16), **_heads, **_short)
+"""
+ROWS = """
+from fastmoco.recipes.table4b import fast_moco, mocov3
+from fastmoco.recipes.table7 import simsiam
+"""
+# A trial that trains nothing: it writes down that it was begun, and does as plan.json says.
+STUB = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+job, here = json.loads(sys.argv[1]), Path(__file__).parent
+plan = json.loads((here / "plan.json").read_text())
+with (here / "begun.txt").open("a") as file:
+    file.write(f"{job['row'].rpartition(':')[2]} {job['seed']}\\n")
+act = plan["acts"].get(job["row"].rpartition(":")[2])
+if act == "fail":
+    sys.exit("fastmoco: it cannot be")
+if act == "taken":
+    sys.exit(75)
+if act == "signal":
+    os.kill(os.getppid(), signal.SIGTERM)
+if act in ("wait", "signal"):
+    time.sleep(60)
+if act == "meet":
+    (here / f"here-{os.getpid()}").touch()
+    end = time.monotonic() + 20
+    while len(list(here.glob("here-*"))) < 2:
+        if time.monotonic() > end:
+            sys.exit("fastmoco: no one came")
+        time.sleep(0.01)
+folder = Path(job["folder"])
+folder.mkdir(parents=True)
+known = {name: job[name] for name in ("row", "base", "seed", "data", "images", "jobs")}
+circumstances = {"evaluations": job["evaluations"], "command": job["command"]}
+recipe = plan["recipes"][job["row"].rpartition(":")[2]]
+finding = {**plan["finding"], **known, "recipe": recipe, "circumstances": circumstances}
+(folder / "finding.json").write_text(json.dumps(finding) + "\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images") / "images"
+    paint(folder / "train", 24, classes=2)
+    paint(folder / "val", 8, classes=2)
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with my.py, a base, and rows.py, three rows."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    Path("my.py").write_text(OWN)
+    Path("rows.py").write_text(ROWS)
+    return folder
+
+
+def tiny():
+    return find("my.py:tiny").recipe
+
+
+def carried(row):
+    return carry(find(f"rows.py:{row}").recipe, tiny())
+
+
+def example(images, **changes):
+    known = fingerprint(fastmoco.data.find(str(images)).train)
+    usual = Finding(
+        *(carried("mocov3"), 0, "rows.py:mocov3", "my.py:tiny", "images", known["images"], known["names"]),
+        *(48, 2.0, 1.0, 24.0, 1),  # seen, seconds, first step, images a second, jobs
+        results={"online": {"knn20/top1": 75.0}},
+        curve=((1.0, 1.0, 50.0),),
+        circumstances={"evaluations": ["knn", "cached"]},
+    )
+    return replace(usual, **changes)
+
+
+@pytest.fixture
+def stub(place, images, monkeypatch):
+    """Trials that only pretend; call it with what some of them do."""
+    (place / "stub.py").write_text(STUB)
+    finding = {**asdict(example(images)), "recipe": ""}
+    monkeypatch.setattr(crew, "PROGRAM", (sys.executable, str(place / "stub.py")))
+    monkeypatch.setattr(crew, "TICK", 0.01)
+
+    def plan(**acts):
+        known = {row: repr(carried(row)) for row in ("fast_moco", "mocov3", "simsiam")}
+        (place / "plan.json").write_text(json.dumps({"acts": acts, "recipes": known, "finding": finding}))
+        (place / "begun.txt").write_text("")
+
+    plan()
+    return plan
+
+
+def begun():
+    return Path("begun.txt").read_text().splitlines()
+
+
+def go(images, *what, **options):
+    settings = {"recipe_base": "my.py:tiny", "data": str(images), "seeds": 1, "device": "cpu", "workers": 0, **options}
+    sweep(what or ("rows.py",), **settings)
+
+
+def found():
+    return read([Path("results/sweeps/images.jsonl")])
+
+
+def test_every_row_is_trained_once_with_every_seed_and_has_a_record(stub, images, capsys):
+    go(images, seeds=2, first_seed=5)
+    assert begun() == [f"{row} {seed}" for seed in (5, 6) for row in ("fast_moco", "mocov3", "simsiam")]
+    assert [(each.row, each.seed) for each in found()] == [
+        (f"rows.py:{row}", seed) for seed in (5, 6) for row in ("fast_moco", "mocov3", "simsiam")
+    ]
+    assert all(each.recipe == carried(each.row.partition(":")[2]) for each in found())
+    out = capsys.readouterr().out
+    assert "6 of 6  rows.py:simsiam, seed 6: kNN 75.0 %, 0:0" in out
+    assert ["rows.py:mocov3", "75.00", "2"] in [line.split() for line in out.splitlines()]
+    command = "fastmoco sweep rows.py --recipe-base=my.py:tiny --data=images --seeds=2 --first-seed=5 --device=cpu"
+    assert found()[0].circumstances["command"] == f"{command} --workers=0"
+
+
+def test_what_has_a_record_is_not_trained_again(stub, images, capsys):
+    go(images, "rows.py:mocov3")
+    stub()
+    go(images)
+    assert begun() == ["fast_moco 0", "simsiam 0"]
+    assert "3 trainings, of which 1 have a record" in capsys.readouterr().out
+    stub()
+    go(images, out="elsewhere")
+    assert begun() == []
+    assert len(found()) == 3
+
+
+def test_other_images_or_epochs_are_other_trainings(stub, images, tmp_path):
+    go(images, "rows.py:mocov3")
+    other = paint(tmp_path / "more" / "images", 30, classes=2)
+    for data, options in ((other, {}), (images, {"epochs": 3}), (images, {"set": ("optim.lr=0.2",)})):
+        stub()
+        with pytest.raises(ValueError, match="1 failed"):  # what the stub leaves is not a finding of this
+            go(data, "rows.py:mocov3", **options)
+        assert begun() == ["mocov3 0"]
+    assert len(found()) == 1
+
+
+def test_a_finding_in_its_run_folder_is_only_added(stub, images):
+    go(images, "rows.py:mocov3")
+    Path("results/sweeps/images.jsonl").unlink()
+    stub()
+    go(images, "rows.py:mocov3")
+    assert begun() == []
+    assert [each.row for each in found()] == ["rows.py:mocov3"]
+
+
+def test_more_evaluations_take_the_place_of_fewer(stub, images):
+    go(images)
+    before = found()
+    stub()
+    for path in Path("runs/sweep-images").glob("rows-py-mocov3-*-seed0"):
+        path.rename("old")
+    go(images, "rows.py:mocov3", evaluate=("linear",))
+    assert begun() == ["mocov3 0"]
+    assert [each for each in found() if each in before] == [each for each in before if each.row != "rows.py:mocov3"]
+    assert found()[-1].circumstances["evaluations"] == ["linear", "knn", "cached"]
+    assert len(found()) == 3
+
+
+def test_rows_that_mean_the_same_recipe_are_trained_once(stub, images, capsys):
+    Path("rows.py").write_text(ROWS + "again = fast_moco\n")
+    go(images, "rows.py", "table4a/fast_moco", "rows.py:mocov3")
+    assert begun() == ["fast_moco 0", "mocov3 0", "simsiam 0"]
+    out = capsys.readouterr().out
+    assert "once only: rows.py:again is rows.py:fast_moco here" in out
+    assert "once only: table4a/fast_moco is rows.py:fast_moco here" in out
+
+
+def test_rows_that_cannot_be_carried_are_left_out_and_told(stub, images, capsys):
+    go(images, "text/adamw", "rows.py:mocov3", "figure3a/stage1_2")
+    assert begun() == ["mocov3 0"]
+    out = capsys.readouterr().out
+    assert "left out: text/adamw in my.py:tiny: AdamW is part of this row" in out
+    assert "left out: figure3a/stage1_2 in my.py:tiny: " in out
+
+
+def test_a_row_that_fails_does_not_stop_the_others(stub, images, capsys):
+    stub(mocov3="fail")
+    with pytest.raises(ValueError, match=r"1 failed: rows\.py:mocov3, seed 0; the same command tries them again"):
+        go(images)
+    assert begun() == ["fast_moco 0", "mocov3 0", "simsiam 0"]
+    assert "2 of 3  rows.py:mocov3, seed 0 failed: it cannot be" in capsys.readouterr().out
+    stub()
+    go(images)
+    assert begun() == ["mocov3 0"]
+
+
+def test_two_at_once_share_the_device_and_say_so(stub, images):
+    stub(fast_moco="meet", mocov3="meet")
+    go(images, jobs=2)
+    assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3", "rows.py:simsiam"}
+    assert {each.jobs for each in found()} == {2}
+
+
+def test_what_another_sweep_is_at_is_left_to_it(stub, images, capsys):
+    stub(mocov3="taken")
+    go(images)
+    assert [each.row for each in found()] == ["rows.py:fast_moco", "rows.py:simsiam"]
+    assert "1 are at work in another sweep: rows.py:mocov3, seed 0" in capsys.readouterr().out
+
+
+def test_what_another_sweep_has_made_in_the_meantime_is_not_begun(stub, images, capsys, monkeypatch):
+    begin = crew.Crew.begin
+
+    def meanwhile(self, task):
+        add(Path("results/sweeps/images.jsonl"), example(images))
+        begin(self, task)
+
+    monkeypatch.setattr(crew.Crew, "begin", meanwhile)
+    go(images, "rows.py:fast_moco", "rows.py:mocov3")
+    assert begun() == ["fast_moco 0"]
+    assert "rows.py:mocov3, seed 0 has a record by now" in capsys.readouterr().out
+
+
+def test_no_row_begins_that_would_end_too_late(stub, images, capsys, monkeypatch):
+    monkeypatch.setattr(crew.Pace, "expect", lambda self, task: 1e6 if self.spent else 0.0)
+    go(images, minutes=60.0)
+    assert begun() == ["fast_moco 0"]
+    assert "2 are left: rows.py:mocov3, seed 0; rows.py:simsiam, seed 0; the same command goes on" in (
+        capsys.readouterr().out
+    )
+
+
+def test_the_time_of_a_row_is_judged_by_itself_or_by_the_slowest(place, images):
+    pace = crew.Pace()
+    job = trial.Job("", "", "", None, (), 0, "", 24, (), 0, 1, "", "", trial.Means())
+    fast, slow, other = (crew.Task(job, carried(row), "") for row in ("mocov3", "fast_moco", "simsiam"))
+    assert fast.seen == 48
+    assert pace.expect(fast) == 0
+    pace.note(fast, 10.0)
+    pace.note(slow, 30.0)
+    assert [round(pace.expect(task), 6) for task in (fast, slow, other)] == [10, 30, 30]
+    assert pace.expect(replace(fast, recipe=replace(fast.recipe, epochs=4))) == pytest.approx(60)
+
+
+def test_at_the_end_of_the_time_what_is_at_work_is_stopped(stub, images, capsys):
+    stub(mocov3="wait")
+    go(images, "rows.py:mocov3", minutes=0.3 / 60)
+    assert "1 are left: rows.py:mocov3, seed 0; the same command goes on" in capsys.readouterr().out
+    stub()
+    go(images, "rows.py:mocov3")
+    assert begun() == ["mocov3 0"]
+
+
+def test_a_signal_stops_the_rows_and_the_sweep(stub, images, capsys):
+    stub(mocov3="signal")
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        go(images)
+    assert stopped.value.args == (signal.SIGTERM,)
+    assert begun() == ["fast_moco 0", "mocov3 0"]
+    assert "stopped by SIGTERM with 2 left; the same command goes on" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_dry_run_only_lists(stub, images, capsys):
+    go(images, "rows.py:mocov3")
+    go(images, dry_run=True)
+    assert begun() == ["mocov3 0"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["1 of 3  rows.py:fast_moco, seed 0", "3 of 3  rows.py:simsiam, seed 0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "nothing to sweep; give tables or rows"),
+        (("table4a", "--recipe-base", "pocket/shape"), "unknown row 'pocket/shape'"),
+        (("tabel4a", "--recipe-base", "pocket/shapes"), "unknown table 'tabel4a'; the nearest known: table4a"),
+        (("text/adamw", "--recipe-base", "pocket/shapes"), "no row of text/adamw can be carried to pocket/shapes"),
+        (("table4a", "--recipe-base", "pocket/photos"), "--data: say which images"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--data", "absent"), "no such folder, list or set 'absent'"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--data", "loose"), "loose has no labels"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--seeds", "0"), "--seeds 0: use 1 or more"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--jobs", "0"), "--jobs 0: use 1 or more"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--minutes", "0"), "--minutes 0: use a positive time"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--knn-every", "0"), "--knn-every 0: use 1 or more"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--evaluate", "semi"), "semi"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--set", "optim.rl=1"), "unknown SGD field 'rl'"),
+        (("table4a", "--recipe-base", "pocket/shapes", "--records", "my.py"), "my.py, line 2 is no finding of a sweep"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(words, reason, place, monkeypatch, capsys):
+    paint(place / "loose", 4)
+    monkeypatch.setattr(sys, "argv", ["fastmoco", "sweep", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert reason in err
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in place.iterdir()) == ["loose", "my.py", "rows.py"]
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [("pocket/shapes", "shapes"), ("pocket/imagenette_mocov3", "imagenette"), ("pocket/photos", ""), ("my.py:a", "")],
+)
+def test_a_pocket_row_says_which_set_it_is_for(base, name):
+    from fastmoco.sweep import _suited
+
+    assert _suited(base) == name
+
+
+def job(images, row="mocov3", **changes):
+    evaluations = ("knn", "cached", "linear", "encoders")
+    means = trial.Means(device="cpu", workers=0)
+    made = trial.Job(
+        *("run", f"rows.py:{row}", "my.py:tiny", 2, (), 0, str(images), 24, evaluations, 0, 1, "abc", "a sweep", means)
+    )
+    return replace(made, **changes)
+
+
+def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, monkeypatch):
+    made = trial.run(trial.read(job(images).spell()))
+    assert read([Path("run/finding.json")]) == [made]
+    lines = [line for line in records(Path("run")) if "train/loss" in line]
+    judged = [line for line in records(Path("run")) if "val/knn_top1" in line]
+    assert [line["step"] for line in lines] == [3, 6]
+    assert made.curve == tuple(
+        (each["step"] / 3, line["perf/seconds"], each["val/knn_top1"]) for each, line in zip(judged, lines, strict=True)
+    )
+    assert made.seconds == lines[-1]["perf/seconds"]
+    assert made.images_per_second == pytest.approx(sum(line["perf/images_per_second"] for line in lines) / 2)
+    assert (made.recipe, made.seen, made.data, made.images) == (carried("mocov3"), 48, "images", 24)
+    encoders = ("online", "online, recalibrated", "target", "target, recalibrated")
+    assert tuple(made.results) == encoders
+    names = {"knn20/top1", "knn200/top1", "cached/top1"}
+    assert set(made.results["online"]) == names | {"probe/top1", "linear/top1"}
+    assert all(set(made.results[each]) == names for each in encoders[1:])
+    assert made.results["online"]["probe/top1"] == judged[-1]["val/linear_top1"]
+    told = [made.circumstances[name] for name in ("commit", "command", "precision", "compiled", "recorded", "loader")]
+    assert told == ["abc", "a sweep", "float32", False, False, "resident"]
+    evaluated = json.loads(Path("run/results.json").read_text())
+    assert [(each["branch"], each["recalibrated"]) for each in evaluated[3::2]] == [
+        ("online", True),
+        ("target", False),
+        ("target", True),
+    ]
+    assert made.results["target"]["cached/top1"] == evaluated[6]["results"]["linear/top1"]
+    assert not Path("run/store").exists()
+    assert [path.name for path in Path("run/checkpoints").iterdir()] == ["last.pt"]
+    assert not list(Path(os.environ["FASTMOCO_DATA"]).glob("features/*"))
+
+
+def test_without_a_momentum_branch_there_are_two_encoders(place, images):
+    made = trial.run(job(images, "simsiam", evaluations=("encoders",), epochs=1))
+    assert set(made.results) == {"online", "online, recalibrated"}
+
+
+def test_a_trial_that_was_stopped_between_two_evaluations_makes_none_of_them_again(place, images, monkeypatch):
+    short = job(images, evaluations=("knn", "cached"), epochs=1)
+    knn, linear, calls = assess.knn, assess.linear, []
+
+    def die(*given, **options):
+        raise MemoryError("a kill")
+
+    monkeypatch.setattr(assess, "linear", die)
+    with pytest.raises(MemoryError, match="a kill"):
+        trial.run(short)
+    assert not Path("run/finding.json").exists()
+    steps = trace(Path("run"))
+    monkeypatch.setattr(assess, "knn", lambda *given, **options: calls.append("knn") or knn(*given, **options))
+    monkeypatch.setattr(assess, "linear", lambda *given, **options: calls.append("linear") or linear(*given, **options))
+    monkeypatch.setattr(train.Training, "_advance", die)
+    made = trial.run(short)
+    assert calls == ["linear"]
+    assert trace(Path("run")) == steps
+    kept = json.loads(Path("run/results.json").read_text())
+    assert [each["evaluation"] for each in kept] == ["knn", "linear"]
+    assert made.score("knn20/top1") == kept[0]["results"]["knn20/top1"]
+    calls.clear()
+    trial.run(replace(short, evaluations=("knn", "linear")))  # which is not the cached one
+    assert calls == ["linear"]
+
+
+def test_an_evaluation_with_other_settings_is_not_taken_for_it(place, images):
+    short = job(images, evaluations=("linear",), epochs=1)
+    trial.run(replace(short, evaluations=()))
+    assess.linear("run", str(images), epochs=1, terms=Terms(device="cpu", workers=0))
+    trial.run(short)
+    kept = json.loads(Path("run/results.json").read_text())
+    assert len(kept) == 2
+    assert "epochs=4" in kept[1]["settings"]
+
+
+def test_a_trial_that_another_process_is_at_is_not_begun(place, images):
+    lock = trial.corner(Path("run")) / ".lock"
+    code = f"import fcntl; f = open({str(lock)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        done = subprocess.run([*crew.PROGRAM, job(images).spell()], capture_output=True)
+        other.communicate(b"\n")
+    assert (done.returncode, done.stderr) == (trial.TAKEN, b"")
+    assert not Path("run").exists()
+
+
+def test_a_record_is_looked_up_again_when_its_file_has_changed(place, images):
+    one, two = example(images), example(images, seed=1)
+    ledger = Ledger(Path("a.jsonl"), one.images, one.names)
+    assert ledger.findings() == []
+    add(Path("a.jsonl"), one)
+    assert ledger.findings() == [one]
+    add(Path("a.jsonl"), two)
+    add(Path("a.jsonl"), replace(one, names="others"))
+    assert ledger.findings() == [one, two]
+    assert ledger.find(two.recipe, 1) == two
+    assert ledger.find(tiny(), 1) is None
+
+
+def test_the_command_trains_and_goes_on_after_a_kill(place, images):
+    """With real trainings: one of two is killed, and the same command makes only that one."""
+    words = ["rows.py:fast_moco", "rows.py:mocov3", "--recipe-base", "my.py:tiny", "--data", str(images)]
+    words += ["--seeds", "1", "--jobs", "2", "--device", "cpu", "--workers", "0", "--epochs", "1", "--evaluate", "knn"]
+    kill = """
+import sys
+from fastmoco import command
+from fastmoco.trials import trial
+def die(*given, **options):
+    import os, signal
+    path = pretrain(*given, **options)
+    if "mocov3" in str(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+pretrain, command.pretrain = command.pretrain, die
+sys.argv = ["trial", *sys.argv[1:]]
+trial.main()
+"""
+    Path("killed.py").write_text(kill)
+    start = (
+        "import sys; from fastmoco import cli; from fastmoco.trials import crew; "
+        "crew.PROGRAM = (sys.executable, 'killed.py'); "
+        "sys.argv = ['fastmoco', 'sweep', *sys.argv[1:]]; cli.main()"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    first = subprocess.run([sys.executable, "-c", start, *words], capture_output=True, text=True, env=environment)
+    assert first.returncode == 2, first.stderr
+    assert (
+        "rows.py:mocov3, seed 0 failed: it ended by SIGKILL; its log is runs/sweep-images/rows-py-mocov3-"
+        in first.stdout
+    )
+    assert first.stderr == "fastmoco: 1 failed: rows.py:mocov3, seed 0; the same command tries them again\n"
+    (run,) = (path for path in Path("runs/sweep-images").glob("rows-py-mocov3-*") if path.is_dir())
+    steps, (made,) = trace(run), found()
+    again = subprocess.run(
+        [sys.executable, "-m", "fastmoco", "sweep", *words], capture_output=True, text=True, env=environment
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    assert "2 trainings, of which 1 have a record" in again.stdout
+    assert trace(run) == steps
+    assert found()[0] == made
+    assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3"}
+    assert all(0 <= each.score("knn20/top1") <= 100 for each in found())

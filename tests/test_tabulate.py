@@ -1,0 +1,379 @@
+import json
+
+import numpy as np
+import pytest
+from invented import finding, seeds
+
+from fastmoco.tabulate import filled, report, tables
+from fastmoco.trials.evidence import gather
+from fastmoco.trials.findings import add
+from fastmoco.trials.rivals import encoders, headline, lengths, reach, summary
+from fastmoco.trials.tables import paper_table, settings
+
+BASE = "pocket/imagenette"
+
+
+def evidence(*findings, base=BASE, file="some.jsonl"):
+    return gather({file: list(findings)}, base)
+
+
+def cells(table, row=None):
+    """The cells of a table by row and column, or those of one row."""
+    found = {line[0]: dict(zip(table.head, line, strict=True)) for line in table.rows}
+    return found if row is None else found[row]
+
+
+FOUND = [
+    *seeds("table4a/encode_only", 60.0, 61.0, 63.0),
+    *seeds("table4a/divide_combine_encode", 64.0, 66.0),
+    *seeds("table4a/sample_encode_combine", 62.0, 62.1, 62.2),
+    *seeds("table4a/fast_moco", 70.0),
+]
+
+
+# A table of the paper
+
+
+def test_rows_have_the_papers_number_and_the_mean_and_deviation_here():
+    table = paper_table(evidence(*FOUND), "table4a")
+    row = cells(table, "encode_only")
+    assert (row["samples"], row["paper, linear"], row["seeds"]) == ("4", "68.9", "3")
+    assert row["here, kNN"] == f"{np.mean([60, 61, 63]):.1f} ± {np.std([60, 61, 63], ddof=1):.1f}"
+    assert row["here, cached linear"] == f"{np.mean([65, 66, 68]):.1f} ± {np.std([65, 66, 68], ddof=1):.1f}"
+    assert list(cells(table)) == [
+        *("encode_only", "sample_combine_encode", "divide_combine_encode"),
+        *("montage_encode_divide_combine", "sample_encode_combine", "fast_moco"),
+    ]
+    assert table.title == "table4a in pocket/imagenette, 100 epochs"
+
+
+def test_one_seed_has_no_spread_and_a_row_without_findings_was_not_run():
+    table = paper_table(evidence(*FOUND), "table4a")
+    assert cells(table, "fast_moco")["here, kNN"] == "70.0"
+    row = cells(table, "sample_combine_encode")
+    assert (row["paper, linear"], row["here, kNN"], row["here, cached linear"]) == ("71.2", "not run", "not run")
+    assert (row["seeds"], row["order, paper"], row["order, here"]) == ("", "", "")
+
+
+def test_orders_and_pairs_are_of_the_rows_that_were_run():
+    table = paper_table(evidence(*FOUND), "table4a")
+    orders = {row: (line["order, paper"], line["order, here"]) for row, line in cells(table).items()}
+    assert orders["fast_moco"] == ("1", "1")
+    assert orders["sample_encode_combine"] == ("2", "3")
+    assert orders["divide_combine_encode"] == ("3", "2")
+    assert orders["encode_only"] == ("4", "4")
+    assert table.notes[1] == (
+        "5 of 6 pairs of rows stand in the paper's order; of the 2 whose means here are further apart than the larger "
+        "of their standard deviations, 1 do. 3 of the pairs have a row of one seed, and no spread."
+    )
+
+
+def test_findings_of_another_base_and_of_no_row_are_ignored():
+    other = seeds("table4a/encode_only", 1.0, 2.0, base="pocket/cifar10")
+    changed = finding("table4a/encode_only", seed=7, top1=3.0, results={"online": {"knn20/top1": 3.0}})
+    changed = type(changed)(**{**vars(changed), "recipe": seeds("table7/byol", 0.0)[0].recipe})
+    assert paper_table(evidence(*FOUND, *other, changed), "table4a") == paper_table(evidence(*FOUND), "table4a")
+
+
+def test_a_row_is_found_by_its_recipe_whatever_it_was_asked_by():
+    table = paper_table(evidence(*seeds("table4b/fast_moco", 70.0)), "figure3b")
+    assert cells(table, "m2_n2")["here, kNN"] == "70.0"
+    assert [row for row, line in cells(table).items() if line["here, kNN"] != "not run"] == ["m2_n2"]
+
+
+def test_the_epochs_of_a_table_are_those_of_most_rows_unless_asked_for():
+    long = [*seeds("table4a/fast_moco", *range(70, 79), epochs=800), *seeds("table4a/encode_only", 80.0, epochs=800)]
+    known = evidence(*FOUND, *long)
+    assert paper_table(known, "table4a") == paper_table(evidence(*FOUND), "table4a")
+    table = paper_table(known, "table4a", 800)
+    assert cells(table, "fast_moco")["here, kNN"] == "74.0 ± 2.7"
+    assert cells(table, "divide_combine_encode")["here, kNN"] == "not run"
+    assert table.notes[0].startswith("800 epochs")
+    assert not paper_table(known, "table4a", 50).rows
+
+
+def test_linear_is_the_full_protocol_only_where_every_run_has_it():
+    full = {"online": {"knn20/top1": 50.0, "cached/top1": 60.0, "linear/top1": 61.0}}
+    one, other = finding("table4b/mocov3", results=full), finding("table4b/fast_moco", results=full)
+    table = paper_table(evidence(one, other), "table4b")
+    assert cells(table, "mocov3")["here, linear"] == "61.0"
+    table = paper_table(evidence(one, other, *seeds("table4b/mocov3_multicrop", 50.0)), "table4b")
+    assert cells(table, "mocov3")["here, cached linear"] == "60.0"
+    assert "here, linear" not in table.head
+
+
+def test_where_only_knn_was_asked_for_it_decides_the_order():
+    knn = [{"online": {"knn20/top1": top1}} for top1 in (40.0, 30.0)]
+    table = paper_table(
+        evidence(finding("table4b/mocov3", results=knn[0]), finding("table4b/fast_moco", results=knn[1])), "table4b"
+    )
+    assert table.head == ("row", "paper, linear", "here, kNN", "seeds", "order, paper", "order, here")
+    assert cells(table, "fast_moco")["order, here"] == "2"
+    assert table.notes[1].startswith("0 of 1 pairs")
+
+
+def test_a_number_that_some_seeds_lack_says_so():
+    bare = finding("table4a/fast_moco", seed=1, results={"online": {"knn20/top1": 72.0}})
+    row = cells(paper_table(evidence(*FOUND, bare), "table4a"), "fast_moco")
+    assert (row["seeds"], row["here, kNN"], row["here, cached linear"]) == ("2", "71.0 ± 1.4", "75.0 (n = 1)")
+
+
+def test_rows_that_are_one_recipe_here_are_told_once():
+    table = paper_table(evidence(*seeds("table8/b512", 70.0, 71.0)), "table8")
+    assert cells(table, "b1024")["here, kNN"] == "70.5 ± 0.7"
+    assert cells(table, "b256")["here, kNN"] == cells(table, "b512")["here, kNN"] == "as b1024"
+    assert len(table.notes) == 2  # no pairs to compare
+
+
+def test_rows_that_cannot_be_in_the_setting_are_named():
+    table = paper_table(evidence(*seeds("text/max", 60.0), *seeds("text/samples_2", 70.0)), "text")
+    assert "Not in this setting: adamw, mocov3_adamw." in table.notes
+    assert "adamw" not in cells(table)
+
+
+def test_figures_have_no_number_in_the_paper_and_no_order():
+    table = paper_table(evidence(*seeds("figure4a/gamma_050", 60.0), *seeds("figure4a/gamma_099", 61.0)), "figure4a")
+    assert table.head == ("row", "here, cached linear", "here, kNN", "seeds")
+
+
+def test_a_table_of_a_users_own_file(tmp_path):
+    file = tmp_path / "my.py"
+    file.write_text("from fastmoco import methods\nmine = methods.byol\n")
+    table = paper_table(evidence(*seeds("table7/byol", 55.0)), str(file))
+    assert cells(table, "mine")["here, kNN"] == "55.0"
+
+
+# Where numbers come from
+
+
+def test_the_origin_names_files_cards_versions_commits_and_seeds():
+    files = {
+        "one.jsonl": [finding("table4b/mocov3", seed=2, jobs=3)],
+        "two.jsonl": [finding("table4b/mocov3", circumstances={"hardware": "H", "torch": "3", "commit": "def"})],
+        "none.jsonl": seeds("table7/byol", 1.0),
+    }
+    assert paper_table(gather(files, BASE), "table4b").notes[-1] == (
+        "`one.jsonl`, `two.jsonl`: H, an invented card, torch 3, 2.11, commit def, abc1234, seeds 0, 2. "
+        "Up to 3 trainings shared the device, so times are no measure of speed."
+    )
+
+
+def test_of_a_training_that_is_told_twice_the_last_counts_and_that_is_said():
+    table = paper_table(evidence(*FOUND, finding("table4a/fast_moco", top1=75.0)), "table4a")
+    assert cells(table, "fast_moco")["here, kNN"] == "75.0"
+    assert table.notes[-1].endswith("Lines of a training that was told again later, and are left out: 1.")
+
+
+def test_two_sets_in_one_setting_are_refused():
+    other = finding("table4a/fast_moco", seed=1, data="stl10", names="others")
+    with pytest.raises(ValueError, match=r"^trained in the setting of pocket/imagenette: imagenette, stl10; give"):
+        evidence(*FOUND, other)
+
+
+# MoCo v3 beside Fast-MoCo
+
+
+def test_the_difference_is_taken_seed_by_seed():
+    old, new = [50.0, 60.0, 55.0], [53.0, 64.0, 60.0]
+    alone = finding("table4b/mocov3", seed=9, top1=0.0)
+    table = headline(evidence(*seeds("table4b/mocov3", *old), alone, *seeds("table4b/fast_moco", *new)))
+    apart = np.subtract(new, old)
+    assert cells(table, "MoCo v3")["kNN"] == f"{np.mean(old):.1f} ± {np.std(old, ddof=1):.1f}"
+    assert cells(table, "difference")["kNN"] == f"+{apart.mean():.1f} ± {apart.std(ddof=1):.1f}"
+    assert cells(table, "difference")["paper, linear"] == "+3.2"
+    assert cells(table, "Fast-MoCo")["seconds"] == "200.0 ± 0.0"
+    assert {line["seeds"] for line in cells(table).values()} == {"3"}
+
+
+def test_long_trainings_are_told_in_minutes():
+    both = [*seeds("table4b/mocov3", 1.0, seconds=900.0), *seeds("table4b/fast_moco", 1.0, seconds=960.0)]
+    assert cells(headline(evidence(*both)), "difference")["minutes"] == "+1.0"
+
+
+def test_without_a_seed_in_common_there_is_no_headline():
+    table = headline(evidence(finding("table4b/mocov3", seed=0), finding("table4b/fast_moco", seed=1)))
+    assert not table.rows
+
+
+def test_encoders_are_told_apart():
+    results = {
+        "online": {"knn20/top1": 50.0, "cached/top1": 60.0},
+        "target, recalibrated": {"knn20/top1": 51.0, "cached/top1": 61.0},
+    }
+    known = evidence(finding("table4b/mocov3", results=results), *seeds("table4b/fast_moco", 1.0))
+    assert [line[0] for line in encoders(known).rows] == [
+        "MoCo v3, online",
+        "MoCo v3, target, recalibrated",
+        "Fast-MoCo, online",
+    ]
+    assert cells(encoders(known), "MoCo v3, target, recalibrated")["cached linear"] == "61.0"
+    assert not encoders(evidence(*FOUND)).rows
+
+
+def test_a_summary_has_a_line_for_each_set_and_measure():
+    here = evidence(*seeds("table4b/mocov3", 50.0), *seeds("table4b/fast_moco", 54.0))
+    other = [finding(f"table4b/{row}", top1=40.0, base="pocket/cifar10") for row in ("mocov3", "fast_moco")]
+    table = summary([here, evidence(*other, base="pocket/cifar10"), evidence(base="pocket/shapes")])
+    assert [line[0] for line in table.rows] == [
+        "imagenette, 100 epochs, cached linear",
+        "imagenette, 100 epochs, kNN",
+        "cifar10, 200 epochs, cached linear",
+        "cifar10, 200 epochs, kNN",
+    ]
+    assert table.rows[1] == ("imagenette, 100 epochs, kNN", "50.0", "54.0", "+4.0", "1")
+
+
+# More epochs
+
+
+def by_epochs(row, **top1):
+    return [finding(row, top1=value, epochs=int(epochs.removeprefix("e"))) for epochs, value in top1.items()]
+
+
+FAST = by_epochs("table4b/fast_moco", e100=64.0)
+
+
+def test_epochs_are_rows_and_what_was_not_run_is_said():
+    table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e100=60.0, e200=62.0)))
+    assert [line[0] for line in table.rows] == ["100", "200"]
+    row = cells(table, "200")
+    assert (row["MoCo v3: kNN"], row["MoCo v3: minutes"], row["Fast-MoCo: kNN"]) == ("62.0", "6.7", "not run")
+
+
+def test_when_the_old_method_is_where_the_new_one_was():
+    table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e100=60.0, e200=62.0, e800=66.0)))
+    # Half of the way from 200 to 800 epochs by factors is 400. Times go with epochs: 2 s each.
+    assert table.notes[2] == (
+        "By kNN, Fast-MoCo has 64.0 after 100 epochs; MoCo v3 has it after about 400 (between runs that ended), 4.0 "
+        "times as many, and 13.3 minutes instead of 3.3, 4.0 times as long."
+    )
+    table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e100=60.0, e800=63.9)))
+    assert table.notes[2].endswith("MoCo v3 does not have it within 800.")
+    table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e100=64.0, e800=63.9)))
+    assert table.notes[2].endswith("MoCo v3 has it after 100 already, its shortest run.")
+
+
+def test_times_of_trainings_that_shared_a_device_are_not_compared():
+    shared = [
+        finding("table4b/mocov3", top1=top1, epochs=epochs, jobs=4) for epochs, top1 in ((100, 60.0), (400, 68.0))
+    ]
+    said = lengths(evidence(*FAST, *shared)).notes[2]
+    assert said.endswith("2.0 times as many (times are not compared: trainings shared the device).")
+
+
+def test_a_number_is_reached_between_two_runs_by_factors():
+    assert reach([(100, 1.0), (200, 3.0), (800, 2.0)], 2.0) == pytest.approx(100 * 2**0.5)
+    assert reach([(100, 1.0), (200, 0.5), (800, 2.5)], 2.5) == pytest.approx(800)
+    assert reach([(100, 1.0)], 0.5) == 100
+    assert reach([(100, 1.0), (200, 3.0)], 3.1) is None
+    assert reach([], 1.0) is None
+
+
+# The command
+
+
+def write(path, *findings):
+    for each in findings:
+        add(path, each)
+    return str(path)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_tables_are_printed_for_those_that_have_findings(here, capsys):
+    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    report()
+    said = capsys.readouterr().out
+    assert "table4a in pocket/imagenette, 100 epochs\n\nrow " in said
+    assert "sample_combine_encode                4           71.2" in said
+    assert "table7" not in said
+    assert "`imagenette.jsonl`: an invented card" in said
+    report(table=("table4b",))
+    assert capsys.readouterr().out.startswith("table4b in")
+
+
+def test_tables_of_other_sets_come_from_their_own_base(here, capsys):
+    both = [finding(f"table4b/{row}", base="pocket/cifar10") for row in ("mocov3", "fast_moco")]
+    report((write(here / "c.jsonl", *both),), table=("cifar10",))
+    assert "MoCo v3 and Fast-MoCo in pocket/cifar10, 200 epochs" in capsys.readouterr().out
+    report((str(here / "c.jsonl"),), recipe_base="pocket/cifar10", table=("headline", "table4b"))
+    assert capsys.readouterr().out.count("in pocket/cifar10, 200 epochs") == 2
+
+
+def test_documents_are_filled_and_filled_again_alike(here, capsys):
+    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    (here / "docs").mkdir()
+    page = here / "docs" / "page.md"
+    page.write_text("<!-- table4a --><!-- /table4a -->\n<!-- table7 -->x<!-- /table7 -->\n<!-- speed --> stays\n")
+    report(fill=("docs/page.md",))
+    first = page.read_text()
+    assert "| fast_moco | 12 | 73.5 | 75.0 | 70.0 | 1 | 1 | 1 |" in first
+    assert "<!-- table7 -->\n\nNo records yet.\n\n<!-- /table7 -->\n<!-- speed --> stays\n" in first
+    report(fill=("docs/page.md",))
+    assert page.read_text() == first
+    assert capsys.readouterr().out == "filled: docs/page.md\n" * 2
+
+
+def test_a_figure_is_shown_where_there_is_one(here, capsys):
+    write(here / "results/sweeps/imagenette.jsonl", *seeds("table4b/fast_moco", 60.0))
+    (here / "docs").mkdir()
+    page = here / "docs" / "page.md"
+    marks = "<!-- figure epochs --><!-- /figure epochs -->\n<!-- figure ablations --><!-- /figure ablations -->\n"
+    page.write_text(marks)
+    report(fill=("docs/page.md",))
+    assert page.read_text().count("No records yet.") == 2
+    report(figures="docs/results", fill=("docs/page.md",))
+    assert "](results/epochs.png)" in page.read_text()
+    assert "](results/ablations.png)" in page.read_text()  # of Figure 3b there is one point
+    assert "drawn: docs/results/epochs.png\n" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(here):
+    write(here / "some.jsonl", *FOUND)
+    with pytest.raises(FileNotFoundError, match=r"other\.jsonl"):
+        report(("other.jsonl",))
+    (here / "bad.jsonl").write_text("\n" + json.dumps({"recipe": "Recipe"}) + "\n")
+    with pytest.raises(ValueError, match=r"^bad\.jsonl, line 2 is no finding"):
+        report(("bad.jsonl",))
+    with pytest.raises(ValueError, match=r"^unknown table 'tabel4a'; the nearest known: table4a"):
+        report(("some.jsonl",), table=("tabel4a",))
+    with pytest.raises(ValueError, match=r"^unknown row 'pocket/imagenet'"):
+        report(("some.jsonl",), recipe_base="pocket/imagenet")
+    with pytest.raises(ValueError, match=r"^no findings in the setting of pocket/imagenette to make a table of"):
+        report()
+    (here / "page.md").write_text("nothing\n")
+    with pytest.raises(ValueError, match=r"^page\.md has no place for a table: put <!-- settings --> and"):
+        report(("some.jsonl",), fill=("page.md",))
+    with pytest.raises(ValueError, match=r"^page\.md has no place for a table: put <!-- table7 --> and"):
+        report(("some.jsonl",), fill=("page.md",), table=("table7",))
+    (here / "good.md").write_text("<!-- table4a --><!-- /table4a -->")
+    with pytest.raises(ValueError, match=r"^page\.md has no place"):
+        report(("some.jsonl",), fill=("good.md", "page.md"))
+    assert (here / "good.md").read_text() == "<!-- table4a --><!-- /table4a -->"
+
+
+def test_settings_are_those_of_the_bases():
+    table = settings([evidence(*FOUND), evidence(base="pocket/shapes")])
+    row = cells(table, "`pocket/imagenette`")
+    assert (row["images"], row["encoder"], row["px"], row["batch"], row["trainings"]) == (
+        *("1,000", "resnet18", "128", "256"),
+        str(len(FOUND)),
+    )
+    assert cells(table, "`pocket/shapes`")["trainings"] == "none yet"
+
+
+def test_only_what_is_asked_for_is_made():
+    assert list(tables({}, only=("headline", "figure5"))) == ["headline", "figure5"]
+    assert {"settings", "results", "table4a", "cifar10", "shapes"} <= set(tables({}))
+    assert "cifar10" not in tables({}, base="pocket/cifar10")
+
+
+def test_a_document_is_not_written_by_looking_at_it(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table4a --><!-- /table4a -->")
+    assert "No records yet." in filled(page, tables({}), tmp_path)
+    assert page.read_text() == "<!-- table4a --><!-- /table4a -->"
