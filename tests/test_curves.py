@@ -48,7 +48,7 @@ def test_points_are_means_over_seeds_after_epochs_and_minutes():
     np.testing.assert_allclose(bars(right)["MoCo v3, kNN"][0], [[200 / 60, 61], [20, 65]])
     assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
     assert [label.get_text() for label in left.get_xticklabels()] == ["100", "400"]
-    assert (left.get_xlabel(), right.get_xlabel()) == ("epochs", "minutes of training")
+    assert (left.get_xlabel(), right.get_xlabel()) == ("epochs", "minutes of training, with the device to itself")
 
 
 def test_every_run_has_a_faint_line_of_its_knn():
@@ -61,9 +61,13 @@ def test_every_run_has_a_faint_line_of_its_knn():
     assert [line.get_color() for line in faint[0]] == [old] * 4 + [new]
 
 
-def test_that_a_device_was_shared_is_written_below_the_minutes():
-    _, right = draw_epochs(evidence(*seeds("table4b/mocov3", 60.0, jobs=2))).axes
-    assert right.get_xlabel() == "minutes of training, while others shared the device"
+def test_minutes_of_a_training_that_shared_a_device_are_left_out_unless_others_tell_its_rate():
+    shared = seeds("table4b/mocov3", 60.0, jobs=2, seconds=9e9)
+    left, right = draw_epochs(evidence(*shared)).axes
+    assert (len(bars(left)["MoCo v3, kNN"][0]), bars(right)["MoCo v3, kNN"][0]) == (1, [])
+    alone = finding("table4b/mocov3", top1=70.0, epochs=200)
+    _, right = draw_epochs(evidence(*shared, alone)).axes
+    np.testing.assert_allclose(bars(right)["MoCo v3, kNN"][0], [[200 / 60, 60], [400 / 60, 70]])
 
 
 def test_one_legend_names_all_lines():

@@ -154,7 +154,7 @@ def test_the_origin_names_files_cards_versions_commits_and_seeds():
     }
     assert paper_table(gather(files, BASE), "table4b").notes[-1] == (
         "`one.jsonl`, `two.jsonl`: H, an invented card, torch 3, 2.11, commit def, abc1234, seeds 0, 2. "
-        "Up to 3 trainings shared the device, so times are no measure of speed."
+        "Up to 3 trainings shared the device."
     )
 
 
@@ -259,6 +259,26 @@ def test_times_of_trainings_that_shared_a_device_are_not_compared():
     ]
     said = lengths(evidence(*FAST, *shared)).notes[2]
     assert said.endswith("2.0 times as many (times are not compared: trainings shared the device).")
+
+
+def test_a_training_that_shared_a_device_would_have_gone_at_the_rate_of_one_that_did_not():
+    slow = {"seconds": 9e9, "jobs": 4}  # which says nothing
+    shared = [
+        finding("table4b/mocov3", top1=60.0, epochs=100, **slow),
+        finding("table4b/mocov3", top1=68.0, epochs=400, **slow),
+        finding("table4b/mocov3", top1=62.0, epochs=200, images_per_second=250.0),
+    ]
+    table = lengths(evidence(*FAST, *shared))
+    # 1,000 images an epoch at 250 a second; the one that was alone has its own time.
+    assert [cells(table, epochs)["MoCo v3: minutes"] for epochs in ("100", "200", "400")] == ["6.7", "6.7", "26.7"]
+    assert "had it to themselves" in table.notes[-2]
+    assert "times as long" in table.notes[2]
+
+
+def test_times_stand_beside_numbers_only_where_no_device_was_shared():
+    both = [finding("table4b/mocov3"), finding("table4b/fast_moco", jobs=2)]
+    assert {"seconds", "images/s"}.isdisjoint(headline(evidence(*both)).head)
+    assert {"seconds", "images/s"} < {*headline(evidence(*both[:1], finding("table4b/fast_moco"))).head}
 
 
 def test_a_number_is_reached_between_two_runs_by_factors():

@@ -34,6 +34,7 @@ def sweep(
     set: Settings = (),
     evaluate: tuple[Evaluation, ...] = ("knn", "cached"),
     jobs: int = 1,
+    beside: int = 0,
     minutes: Float = None,
     knn_every: Int = None,
     device: str = "auto",
@@ -60,6 +61,7 @@ def sweep(
         evaluate: by nearest neighbours, a cached linear classifier, the full linear protocol; encoders are the target
             branch and recalibrated statistics beside the plain encoder.
         jobs: trainings at once on one device; their times are then no measure of speed.
+        beside: how many others are at work on the device, such as those of another sweep, for the record.
         minutes: no row begins that would end later, and what is at work then saves and ends.
         knn_every: epochs from one judgement to the next; by default a tenth of them.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
@@ -80,7 +82,7 @@ def sweep(
     from fastmoco.parts import split
     from fastmoco.run import cores
 
-    _check(what, seeds, jobs, minutes, knn_every)
+    _check(what, seeds, jobs, beside, minutes, knn_every)
     recipes = _recipes(what, recipe_base, flat(set), epochs)
     data = str(data) or _suited(recipe_base)
     if not data:
@@ -89,7 +91,7 @@ def sweep(
     split(source, data)  # refuses a set without labels
     known = fingerprint(source.train)
     ledger = Ledger(Path(records or f"results/sweeps/{word(data)}.jsonl"), int(known["images"]), str(known["names"]))
-    part = max(1, cores() // jobs) if jobs > 1 else None  # of the cores
+    part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
     job = Job(
         folder="",
         row="",
@@ -101,7 +103,7 @@ def sweep(
         images=ledger.images,
         evaluations=tuple(evaluate),
         knn_every=knn_every or 0,
-        jobs=jobs,
+        jobs=jobs + beside,
         commit=commit,
         command=command,
         means=Means(device, precision, compile, graph, part if workers is None else workers),
@@ -120,12 +122,16 @@ def sweep(
     _conclude(recipes, ledger, outcome)
 
 
-def _check(what: Sequence[str], seeds: int, jobs: int, minutes: float | None, knn_every: int | None) -> None:
+def _check(
+    what: Sequence[str], seeds: int, jobs: int, beside: int, minutes: float | None, knn_every: int | None
+) -> None:
     if not what:
         raise ValueError("nothing to sweep; give tables or rows, such as table4a or table4b/mocov3")
     for name, value in (("seeds", seeds), ("jobs", jobs), ("knn-every", 1 if knn_every is None else knn_every)):
         if value < 1:
             raise ValueError(f"--{name} {value}: use 1 or more")
+    if beside < 0:
+        raise ValueError(f"--beside {beside}: use 0 or more")
     if minutes is not None and not minutes > 0:
         raise ValueError(f"--minutes {minutes:g}: use a positive time")
 

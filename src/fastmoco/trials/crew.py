@@ -91,7 +91,11 @@ class Crew:
         task.log.parent.mkdir(parents=True, exist_ok=True)
         with task.log.open("ab") as log:
             process = subprocess.Popen(
-                [*PROGRAM, task.job.spell()], stdin=subprocess.DEVNULL, stdout=log, stderr=None if self.live else log
+                [*PROGRAM, task.job.spell()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=None if self.live else log,
+                env={**_threads(task.job.jobs), **os.environ},
             )
         self.working[task] = process, time.monotonic()
 
@@ -116,6 +120,13 @@ class Crew:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _threads(jobs: int) -> dict[str, str]:
+    """Each training computes on its part of the cores, or they would wait for each other."""
+    from fastmoco.run import cores
+
+    return {"OMP_NUM_THREADS": str(max(1, cores() // jobs))} if jobs > 1 else {}
 
 
 def work(

@@ -11,11 +11,11 @@ from fastmoco.recipe import Recipe
 from fastmoco.recipes import find, rows
 from fastmoco.steps import Combine, Divide
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import KNN, WORDS, Evidence, average, measures
+from fastmoco.trials.evidence import KNN, WORDS, Evidence, average, measures, minutes
 from fastmoco.trials.findings import Finding
 from fastmoco.trials.rivals import METHODS, NEW
 from fastmoco.trials.tables import carried
-from fastmoco.trials.tally import Score
+from fastmoco.trials.tally import Score, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,23 +56,25 @@ def draw_epochs(evidence: Evidence) -> "Figure":
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     figure.suptitle(f"More epochs, in {evidence.base}", x=0.01, ha="left", fontsize=13, fontweight="bold")
     panels = figure.subplots(1, 2, sharey=True)
-    for panel, minutes in zip(panels, (False, True), strict=True):
+    for panel, timed in zip(panels, (False, True), strict=True):
         for (method, row), colour, marker in zip(METHODS.items(), COLOURS, MARKERS, strict=False):
             recipe = carry(find(row).recipe, evidence.setting)
             groups = [evidence.of(recipe, number) for number in evidence.epochs([recipe])]
-            for run in (each for group in groups for each in group):
-                curve = [(seconds / 60 if minutes else epoch, top1) for epoch, seconds, top1 in run.curve if epoch > 0]
+            others = [each for group in groups for each in group]
+            for run in others:
+                end = _where([run], others, timed)
+                curve = [(end * epoch / run.recipe.epochs, top1) for epoch, _, top1 in run.curve if end and epoch > 0]
                 panel.plot([x for x, _ in curve], [y for _, y in curve], color=colour, linewidth=0.8, alpha=0.25)
             for name in shown:
-                line = [(_where(group, minutes), mean) for group in groups if (mean := average(group, name))]
+                means = [(_where(group, others, timed), average(group, name)) for group in groups]
+                line = [(x, mean) for x, mean in means if x is not None and mean is not None]
                 _line(panel, line, f"{method}, {WORDS[name]}", colour, marker, hollow=name != KNN)
         quieten(panel)
     panels[0].set_xscale("log", base=2)
     ticks(panels[0], sorted({run.recipe.epochs for run in runs}))
     panels[1].set_xlim(left=0)
     panels[0].set_xlabel("epochs")
-    shared = any(run.jobs > 1 for run in runs)
-    panels[1].set_xlabel("minutes of training" + (", while others shared the device" if shared else ""))
+    panels[1].set_xlabel("minutes of training, with the device to itself")
     panels[0].set_ylabel("top-1 ± s.d. over seeds (%)")
     bars, names = panels[0].get_legend_handles_labels()
     figure.legend(bars, names, loc="outside lower center", ncols=len(METHODS) * len(shown), frameon=False)
@@ -86,10 +88,12 @@ def _runs(evidence: Evidence) -> list[Finding]:
     return runs if measures(runs) else []
 
 
-def _where(group: Sequence[Finding], minutes: bool) -> float:
-    if not minutes:
+def _where(group: Sequence[Finding], others: Sequence[Finding], timed: bool) -> float | None:
+    """The epochs of some trainings of a method, or their minutes if those are known."""
+    if not timed:
         return float(group[0].recipe.epochs)
-    return sum(each.seconds for each in group) / 60 / len(group)
+    mean = score(minutes(each, others) for each in group)
+    return None if mean is None else mean.mean
 
 
 # Ablations

@@ -62,7 +62,7 @@ class Evidence:
         ]
         said = f"{_list(f'`{file}`' for file in files)}: {', '.join(parts)}."
         if shared > 1:
-            said += f" Up to {shared} trainings shared the device, so times are no measure of speed."
+            said += f" Up to {shared} trainings shared the device."
         if self.again:
             said += f" Lines of a training that was told again later, and are left out: {self.again}."
         return said
@@ -88,6 +88,17 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str) -> Evidence:
         tuple(file for file, _ in last.values()),
         len(inside) - len(last),
     )
+
+
+def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
+    """How long a training takes that has the device to itself.
+
+    One that shared it would have taken as long as its images do at the rate of others of its method that did not.
+    """
+    if run.jobs == 1:
+        return run.seconds / 60
+    rate = score(each.images_per_second for each in others if each.jobs == 1)
+    return None if rate is None else run.seen / rate.mean / 60
 
 
 def linear(findings: Sequence[Finding]) -> str | None:

@@ -7,7 +7,7 @@ from math import exp, log
 from fastmoco.documents import Table
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import CACHED, KNN, LINEAR, WORDS, Evidence, average, cell, measures
+from fastmoco.trials.evidence import CACHED, KNN, LINEAR, WORDS, Evidence, average, cell, measures, minutes
 from fastmoco.trials.findings import PLAIN, Finding
 from fastmoco.trials.tables import SPREAD
 from fastmoco.trials.tally import Score, score
@@ -34,11 +34,10 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     if not old:
         return Table(title)
     unit = 60 if max(each.seconds for each in (*old, *new)) >= LONG else 1
-    columns: dict[str, tuple[Take, int]] = {
-        **{WORDS[name]: (_scored(name), 1) for name in (LINEAR, CACHED, KNN)},
-        "minutes" if unit == 60 else "seconds": (lambda each: each.seconds / unit, 1),
-        "images/s": (lambda each: each.images_per_second, 0),
-    }
+    columns: dict[str, tuple[Take, int]] = {WORDS[name]: (_scored(name), 1) for name in (LINEAR, CACHED, KNN)}
+    if all(each.jobs == 1 for each in (*old, *new)):  # or times are no measure of speed
+        columns["minutes" if unit == 60 else "seconds"] = (lambda each: each.seconds / unit, 1)
+        columns["images/s"] = (lambda each: each.images_per_second, 0)
     columns = {word: way for word, way in columns.items() if any(way[0](each) is not None for each in (*old, *new))}
     lines = []
     for method, findings in ((OLD, old), (NEW, new)):
@@ -106,12 +105,17 @@ def lengths(evidence: Evidence) -> Table:
         for method in found:
             findings = method[epochs]
             line += [cell(average(findings, name), len(findings)) if findings else "not run" for name in shown]
-            line += [cell(_minutes(findings), len(findings)), str(len(findings) or "")]
+            line += [cell(_minutes(method, epochs), len(findings)), str(len(findings) or "")]
         lines.append(tuple(line))
     columns = [*(WORDS[name] for name in shown), "minutes", "seeds"]
     head = ("epochs", *(f"{method}: {column}" for method in METHODS for column in columns))
     old, new = found
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
+    if any(each.jobs > 1 for each in used):
+        said.append(
+            "Minutes of trainings that shared the device are those of their images at the rate of trainings that had "
+            "it to themselves, where there are any."
+        )
     notes = (f"{SPREAD.capitalize()}.", *(line for line in said if line), evidence.origin(used))
     return Table(title, head, tuple(lines), notes)
 
@@ -139,21 +143,19 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     if needed == points[0][0]:
         return f"{said}has it after {points[0][0]} already, its shortest run."
     said += f"has it after about {needed:.0f} (between runs that ended), {needed / epochs:.1f} times as many"
-    whole = [each for findings in (*old.values(), new[epochs]) for each in findings]
-    if any(each.jobs > 1 for each in whole):
+    mine, theirs = _minutes(new, epochs), _between(old, needed)
+    if mine is None or theirs is None:
         return f"{said} (times are not compared: trainings shared the device)."
-    mine, theirs = _minutes(new[epochs]), _between(old, needed)
-    assert mine, "there is a goal, so there are runs"
     return f"{said}, and {theirs:.1f} minutes instead of {mine.mean:.1f}, {theirs / mine.mean:.1f} times as long."
 
 
-def _between(old: dict[int, list[Finding]], needed: float) -> float:
-    """Minutes after some epochs, which lie between two runs; time goes with epochs."""
-    times = [(epochs, mean.mean) for epochs, findings in old.items() if (mean := _minutes(findings))]
+def _between(old: dict[int, list[Finding]], needed: float) -> float | None:
+    """Minutes after some epochs, which lie between two runs whose times are known; time goes with epochs."""
+    times = [(epochs, _minutes(old, epochs)) for epochs, findings in old.items() if findings]
     for (before, short), (after, long) in pairwise(times):
-        if before <= needed <= after:
-            return short + (needed - before) / (after - before) * (long - short)
-    raise AssertionError("what was reached lies between two runs")
+        if before <= needed <= after and short and long:
+            return short.mean + (needed - before) / (after - before) * (long.mean - short.mean)
+    return None
 
 
 def _apart(old: Sequence[Finding], new: Sequence[Finding], take: Take) -> Score | None:
@@ -166,8 +168,10 @@ def _scored(name: str) -> Take:
     return lambda each: each.score(name)
 
 
-def _minutes(findings: Sequence[Finding]) -> Score | None:
-    return score(each.seconds / 60 for each in findings)
+def _minutes(method: dict[int, list[Finding]], epochs: int) -> Score | None:
+    """Of the trainings of a method after some epochs, if they had the device to themselves or others of it did."""
+    others = [each for findings in method.values() for each in findings]
+    return score(minutes(each, others) for each in method.get(epochs, ()))
 
 
 def _usual(evidence: Evidence) -> int | None:
