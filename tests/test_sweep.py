@@ -12,7 +12,7 @@ import pytest
 from pictures import paint, records, trace
 
 import fastmoco
-from fastmoco import assess, cli, train
+from fastmoco import assess, cli, run, train
 from fastmoco.exam import Terms
 from fastmoco.images import fingerprint
 from fastmoco.recipes import find
@@ -237,6 +237,18 @@ def test_two_at_once_share_the_device_and_say_so(stub, images):
     go(images, jobs=2)
     assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3", "rows.py:simsiam"}
     assert {each.jobs for each in found()} == {2}
+
+
+def test_those_of_other_sweeps_count_as_well_if_they_are_told(stub, images):
+    go(images, beside=3)
+    assert {each.jobs for each in found()} == {4}
+
+
+def test_trainings_that_share_a_machine_have_their_part_of_its_cores(monkeypatch):
+    monkeypatch.setattr(run, "cores", lambda: 16)
+    assert crew._threads(1) == {}, "one that is alone has all that torch takes"
+    assert crew._threads(4) == {"OMP_NUM_THREADS": "4"}
+    assert crew._threads(100) == {"OMP_NUM_THREADS": "1"}
 
 
 def test_what_another_sweep_is_at_is_left_to_it(stub, images, capsys):
