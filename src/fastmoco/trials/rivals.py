@@ -47,7 +47,7 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     means = [cell(_apart(old, new, take), len(old), digits, sign=True) for take, digits in columns.values()]
     lines.append(("difference", f"{apart:+.1f}", *means, str(len(old))))
     after = old[0].recipe.epochs
-    note = f"{after} epochs; {SPREAD}. The difference is taken seed by seed, and then its mean and deviation."
+    note = f"{after} epochs. {SPREAD} The difference is taken seed by seed, and then its mean and deviation."
     head = ("", "paper, linear", *columns, "seeds")
     return Table(f"{title}, {after} epochs", head, tuple(lines), (note, evidence.origin([*old, *new])))
 
@@ -69,7 +69,7 @@ def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
         return Table(title)
     head = ("", WORDS[CACHED], WORDS[KNN], "seeds")
     origin = evidence.origin([each for findings in found.values() for each in findings])
-    return Table(f"{title}, {epochs} epochs", head, tuple(lines), (f"{epochs} epochs; {SPREAD}.", origin))
+    return Table(f"{title}, {epochs} epochs", head, tuple(lines), (f"{epochs} epochs. {SPREAD}", origin))
 
 
 def summary(evidences: Sequence[Evidence]) -> Table:
@@ -116,7 +116,7 @@ def lengths(evidence: Evidence) -> Table:
             "Minutes of trainings that shared the device are those of their images at the rate of trainings that had "
             "it to themselves, where there are any."
         )
-    notes = (f"{SPREAD.capitalize()}.", *(line for line in said if line), evidence.origin(used))
+    notes = (SPREAD, *(line for line in said if line), evidence.origin(used))
     return Table(title, head, tuple(lines), notes)
 
 

@@ -10,7 +10,7 @@ from fastmoco.trials.evidence import LINEAR, WORDS, Evidence, average, cell, mea
 from fastmoco.trials.findings import Finding
 from fastmoco.trials.tally import Score, agreement, ranks
 
-SPREAD = "top-1 in percent, mean ± standard deviation over seeds; kNN of 20 neighbours"
+SPREAD = "Top-1 in percent, mean ± standard deviation over seeds; kNN of 20 neighbours."
 
 
 def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Table:
@@ -34,7 +34,7 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
         _cells(known[row], _short(row), found[row], _short(twins.get(row, "")), places.get(row, ("", "")), columns)
         for row in found
     ]
-    notes = [f"{epochs} epochs; {SPREAD}.", *_agree(known, first), *_missing(others), evidence.origin(used)]
+    notes = [f"{epochs} epochs. {SPREAD}", *_agree(known, first), *_missing(others), evidence.origin(used)]
     return Table(f"{title}, {epochs} epochs", tuple(columns), tuple(lines), tuple(notes))
 
 
