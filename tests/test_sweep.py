@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from pictures import paint, records, trace
 
 import fastmoco
-from fastmoco import assess, cli, run, train
+from fastmoco import assess, cli, meeting, run, train
 from fastmoco.exam import Terms
 from fastmoco.images import fingerprint
 from fastmoco.recipes import find
@@ -20,6 +21,8 @@ from fastmoco.sweep import sweep
 from fastmoco.transfer import carry
 from fastmoco.trials import crew, trial
 from fastmoco.trials.findings import Finding, add, read
+from fastmoco.trials.job import TAKEN, Job, Means, corner
+from fastmoco.trials.job import read as read_job
 from fastmoco.trials.ledger import Ledger
 
 SOURCE = Path(fastmoco.__file__).parents[1]
@@ -52,6 +55,8 @@ with (here / "begun.txt").open("a") as file:
 act = plan["acts"].get(job["row"].rpartition(":")[2])
 if act == "fail":
     sys.exit("fastmoco: it cannot be")
+if act == "vanish":
+    os.kill(os.getpid(), signal.SIGKILL)
 if act == "taken":
     sys.exit(75)
 if act == "signal":
@@ -154,7 +159,7 @@ def test_every_row_is_trained_once_with_every_seed_and_has_a_record(stub, images
     assert all(each.recipe == carried(each.row.partition(":")[2]) for each in found())
     out = capsys.readouterr().out
     assert "6 of 6  rows.py:simsiam, seed 6: kNN 75.0 %, 0:0" in out
-    assert ["rows.py:mocov3", "75.00", "2"] in [line.split() for line in out.splitlines()]
+    assert ["rows.py:mocov3", "75.0", "±", "0.0", "2"] in [line.split() for line in out.splitlines()]
     command = "fastmoco sweep rows.py --recipe-base=my.py:tiny --data=images --seeds=2 --first-seed=5 --device=cpu"
     assert found()[0].circumstances["command"] == f"{command} --workers=0"
 
@@ -164,7 +169,7 @@ def test_what_has_a_record_is_not_trained_again(stub, images, capsys):
     stub()
     go(images)
     assert begun() == ["fast_moco 0", "simsiam 0"]
-    assert "3 trainings, of which 1 have a record" in capsys.readouterr().out
+    assert "trainings: 3, with a record: 1\n" in capsys.readouterr().out
     stub()
     go(images, out="elsewhere")
     assert begun() == []
@@ -174,7 +179,7 @@ def test_what_has_a_record_is_not_trained_again(stub, images, capsys):
 def test_other_images_or_epochs_are_other_trainings(stub, images, tmp_path):
     go(images, "rows.py:mocov3")
     other = paint(tmp_path / "more" / "images", 30, classes=2)
-    for data, options in ((other, {}), (images, {"epochs": 3}), (images, {"set": ("optim.lr=0.2",)})):
+    for data, options in ((other, {}), (images, {"epochs": 3}), (images, {"set": ("optim.lr=0.3",)})):
         stub()
         with pytest.raises(ValueError, match="1 failed"):  # what the stub leaves is not a finding of this
             go(data, "rows.py:mocov3", **options)
@@ -255,7 +260,7 @@ def test_what_another_sweep_is_at_is_left_to_it(stub, images, capsys):
     stub(mocov3="taken")
     go(images)
     assert [each.row for each in found()] == ["rows.py:fast_moco", "rows.py:simsiam"]
-    assert "1 are at work in another sweep: rows.py:mocov3, seed 0" in capsys.readouterr().out
+    assert "at work in another process: rows.py:mocov3, seed 0" in capsys.readouterr().out
 
 
 def test_what_another_sweep_has_made_in_the_meantime_is_not_begun(stub, images, capsys, monkeypatch):
@@ -275,14 +280,14 @@ def test_no_row_begins_that_would_end_too_late(stub, images, capsys, monkeypatch
     monkeypatch.setattr(crew.Pace, "expect", lambda self, task: 1e6 if self.spent else 0.0)
     go(images, minutes=60.0)
     assert begun() == ["fast_moco 0"]
-    assert "2 are left: rows.py:mocov3, seed 0; rows.py:simsiam, seed 0; the same command goes on" in (
+    assert "left: rows.py:mocov3, seed 0; rows.py:simsiam, seed 0; the same command goes on" in (
         capsys.readouterr().out
     )
 
 
 def test_the_time_of_a_row_is_judged_by_itself_or_by_the_slowest(place, images):
     pace = crew.Pace()
-    job = trial.Job("", "", "", None, (), 0, "", 24, (), 0, 1, "", "", trial.Means())
+    job = Job("", "", "", None, None, (), 0, "", 24, (), 0, 1, "", "", Means())
     fast, slow, other = (crew.Task(job, carried(row), "") for row in ("mocov3", "fast_moco", "simsiam"))
     assert fast.seen == 48
     assert pace.expect(fast) == 0
@@ -295,7 +300,9 @@ def test_the_time_of_a_row_is_judged_by_itself_or_by_the_slowest(place, images):
 def test_at_the_end_of_the_time_what_is_at_work_is_stopped(stub, images, capsys):
     stub(mocov3="wait")
     go(images, "rows.py:mocov3", minutes=0.3 / 60)
-    assert "1 are left: rows.py:mocov3, seed 0; the same command goes on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the time is over; 1 at work save what they have\n" in said
+    assert "left: rows.py:mocov3, seed 0; the same command goes on" in said
     stub()
     go(images, "rows.py:mocov3")
     assert begun() == ["mocov3 0"]
@@ -357,20 +364,38 @@ def test_a_mistake_is_one_line_and_nothing_is_written(words, reason, place, monk
 def test_a_pocket_row_says_which_set_it_is_for(base, name):
     from fastmoco.sweep import _suited
 
-    assert _suited(base) == name
+    assert _suited(base, ["pocket/cifar10"]) == name
+    assert _suited("", [base]) == name
+    assert _suited("", [base, "pocket/cifar10"]) == ""
 
 
 def job(images, row="mocov3", **changes):
     evaluations = ("knn", "cached", "linear", "encoders")
-    means = trial.Means(device="cpu", workers=0)
-    made = trial.Job(
-        *("run", f"rows.py:{row}", "my.py:tiny", 2, (), 0, str(images), 24, evaluations, 0, 1, "abc", "a sweep", means)
+    means = Means(device="cpu", workers=0)
+    made = Job(
+        *(
+            "run",
+            f"rows.py:{row}",
+            "my.py:tiny",
+            2,
+            None,
+            (),
+            0,
+            str(images),
+            24,
+            evaluations,
+            0,
+            1,
+            "abc",
+            "a sweep",
+            means,
+        )
     )
     return replace(made, **changes)
 
 
 def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, monkeypatch):
-    made = trial.run(trial.read(job(images).spell()))
+    made = trial.run(read_job(job(images).spell()))
     assert read([Path("run/finding.json")]) == [made]
     lines = [line for line in records(Path("run")) if "train/loss" in line]
     judged = [line for line in records(Path("run")) if "val/knn_top1" in line]
@@ -389,7 +414,7 @@ def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, mon
     assert made.results["online"]["probe/top1"] == judged[-1]["val/linear_top1"]
     told = [made.circumstances[name] for name in ("commit", "command", "precision", "compiled", "recorded", "loader")]
     assert told == ["abc", "a sweep", "float32", False, False, "resident"]
-    evaluated = json.loads(Path("run/results.json").read_text())
+    evaluated = json.loads(Path("run/trial.json").read_text())
     assert [(each["branch"], each["recalibrated"]) for each in evaluated[3::2]] == [
         ("online", True),
         ("target", False),
@@ -424,7 +449,7 @@ def test_a_trial_that_was_stopped_between_two_evaluations_makes_none_of_them_aga
     made = trial.run(short)
     assert calls == ["linear"]
     assert trace(Path("run")) == steps
-    kept = json.loads(Path("run/results.json").read_text())
+    kept = json.loads(Path("run/trial.json").read_text())
     assert [each["evaluation"] for each in kept] == ["knn", "linear"]
     assert made.score("knn20/top1") == kept[0]["results"]["knn20/top1"]
     calls.clear()
@@ -432,24 +457,110 @@ def test_a_trial_that_was_stopped_between_two_evaluations_makes_none_of_them_aga
     assert calls == ["linear"]
 
 
-def test_an_evaluation_with_other_settings_is_not_taken_for_it(place, images):
+def test_an_evaluation_by_hand_is_not_taken_for_it(place, images):
     short = job(images, evaluations=("linear",), epochs=1)
     trial.run(replace(short, evaluations=()))
-    assess.linear("run", str(images), epochs=1, terms=Terms(device="cpu", workers=0))
-    trial.run(short)
-    kept = json.loads(Path("run/results.json").read_text())
-    assert len(kept) == 2
-    assert "epochs=4" in kept[1]["settings"]
+    assess.linear("run", str(images), lr=1e-9, terms=Terms(device="cpu", workers=0))
+    made = trial.run(short)
+    (kept,) = json.loads(Path("run/trial.json").read_text())
+    assert made.score("linear/top1") == kept["results"]["linear/top1"]
+    assert "lr=1e-09" not in kept["settings"]
+
+
+def test_a_finding_tells_of_those_who_trained_and_not_of_who_evaluated_later(place, images):
+    short = job(images, evaluations=("knn",), epochs=1, jobs=4, commit="trained")
+    assert trial.run(short).jobs == 4
+    made = trial.run(replace(short, evaluations=("knn", "cached"), jobs=1, commit="later"))
+    assert (made.jobs, made.circumstances["commit"]) == (4, "trained")
+    assert made.circumstances["evaluations"] == ["knn", "cached"]
+
+
+def test_of_several_who_trained_all_are_told_and_the_most_that_shared_a_device(place, images, monkeypatch):
+    short = job(images, evaluations=("knn",), jobs=3, commit="first")
+    advance = train.Training._advance
+
+    def stop(self, batch):
+        if self.step == 4:
+            raise KeyboardInterrupt
+        advance(self, batch)
+
+    monkeypatch.setattr(train.Training, "_advance", stop)
+    with pytest.raises(KeyboardInterrupt):
+        trial.run(short)
+    monkeypatch.setattr(train.Training, "_advance", advance)
+    made = trial.run(replace(short, jobs=1, commit="second"))
+    assert (made.jobs, made.circumstances["commit"]) == (3, "first, second")
+
+
+def test_a_store_that_a_kill_has_left_is_no_obstacle(place, images):
+    short = job(images, evaluations=("knn",), epochs=1)
+    Path("run/store/unfinished").mkdir(parents=True)
+    (Path(os.environ["FASTMOCO_DATA"]) / "unfinished").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds 'store'"):  # of no training
+        trial.run(short)
+    shutil.rmtree("run")
+    trial.run(replace(short, evaluations=()))
+    Path("run/store/unfinished").mkdir(parents=True)
+    assert trial.run(short).score("knn20/top1") is not None
+    assert not Path("run/store").exists()
+    assert (Path(os.environ["FASTMOCO_DATA"]) / "unfinished").is_dir()
+
+
+def test_a_training_ends_with_the_sweep_that_has_begun_it(monkeypatch):
+    monkeypatch.setattr(meeting, "__parent__", -1)
+    assert not meeting.orphaned(), "what people start in the background goes on"
+    monkeypatch.setenv(meeting.CHILD, "sweep")
+    assert meeting.orphaned()
+
+
+def test_sweeps_that_add_to_one_file_at_once_lose_nothing(place, images):
+    code = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from fastmoco.trials.crew import Task
+from fastmoco.trials.findings import read
+from fastmoco.trials.job import Job, Means
+from fastmoco.trials.ledger import Ledger
+
+(example,) = read([Path("example.jsonl")])
+ledger = Ledger(Path("all.jsonl"), example.images, example.names)
+for seed in range(int(sys.argv[1]), 40, 2):
+    job = Job("", "", "", None, None, (), seed, "", example.images, ("knn",), 0, 1, "", "", Means())
+    ledger._put(replace(example, seed=seed), Task(job, example.recipe, ""))
+"""
+    add(Path("example.jsonl"), example(images))
+    both = [subprocess.Popen([sys.executable, "-c", code, first]) for first in "01"]
+    assert [each.wait() for each in both] == [0, 0]
+    assert sorted(each.seed for each in read([Path("all.jsonl")])) == list(range(40))
+
+
+def test_a_failure_is_told_by_its_own_words_and_not_by_those_of_an_earlier_try(stub, images, capsys):
+    stub(mocov3="fail")
+    with pytest.raises(ValueError, match="1 failed"):
+        go(images, "rows.py:mocov3")
+    stub(mocov3="vanish")
+    capsys.readouterr()
+    with pytest.raises(ValueError, match="1 failed"):
+        go(images, "rows.py:mocov3")
+    assert "failed: it ended by SIGKILL" in capsys.readouterr().out
+
+
+def test_while_others_are_at_work_a_sweep_waits_for_them_though_nothing_more_fits(stub, images, monkeypatch):
+    stub(fast_moco="meet", mocov3="meet")
+    monkeypatch.setattr(crew.Pace, "expect", lambda self, task: 1e6 if self.spent or task.words[8] == "s" else 0.0)
+    go(images, jobs=2, minutes=60.0)
+    assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3"}
 
 
 def test_a_trial_that_another_process_is_at_is_not_begun(place, images):
-    lock = trial.corner(Path("run")) / ".lock"
+    lock = corner(Path("run")) / ".lock"
     code = f"import fcntl; f = open({str(lock)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         done = subprocess.run([*crew.PROGRAM, job(images).spell()], capture_output=True)
         other.communicate(b"\n")
-    assert (done.returncode, done.stderr) == (trial.TAKEN, b"")
+    assert (done.returncode, done.stderr) == (TAKEN, b"")
     assert not Path("run").exists()
 
 
@@ -503,7 +614,7 @@ trial.main()
         [sys.executable, "-m", "fastmoco", "sweep", *words], capture_output=True, text=True, env=environment
     )
     assert (again.returncode, again.stderr) == (0, "")
-    assert "2 trainings, of which 1 have a record" in again.stdout
+    assert "trainings: 2, with a record: 1\n" in again.stdout
     assert trace(run) == steps
     assert found()[0] == made
     assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3"}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 NOTHING = "No records yet."
 
@@ -35,13 +36,19 @@ def places(document: str, names: Sequence[str], where: str) -> list[str]:
         if marks and marks != [f"<!-- {name} -->", f"<!-- /{name} -->"]:
             raise ValueError(f"{where}: {name} needs <!-- {name} --> and then <!-- /{name} -->, both once")
         found += [name] if marks else []
+    spans = sorted(_span(name).search(document).span() for name in found)  # type: ignore[union-attr]
+    if any(end > begin for (_, end), (begin, _) in pairwise(spans)):
+        raise ValueError(f"{where}: a place is inside another; end each before the next")
     return found
 
 
 def fill(document: str, makers: Mapping[str, Callable[[], str]], where: str) -> str:
     """A document with what is made in each place that it has; all else stays."""
     for name in places(document, list(makers), where):
-        pattern = re.compile(rf"<!-- {re.escape(name)} -->.*?<!-- /{re.escape(name)} -->", re.DOTALL)
-        before, after = pattern.split(document, maxsplit=1)
+        before, after = _span(name).split(document, maxsplit=1)
         document = f"{before}<!-- {name} -->\n\n{makers[name]()}\n\n<!-- /{name} -->{after}"
     return document
+
+
+def _span(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- {re.escape(name)} -->.*?<!-- /{re.escape(name)} -->", re.DOTALL)

@@ -1,4 +1,4 @@
-"""A folder for one process alone."""
+"""A folder for one process alone, a file for one at a time."""
 
 import contextlib
 import os
@@ -21,6 +21,17 @@ def alone(path: Path, busy: str) -> Iterator[None]:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(busy) from None
+        yield
+
+
+@contextlib.contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Processes that change one file, each after the other."""
+    with os.fdopen(os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as file:
+        with contextlib.suppress(ImportError):  # not on Windows
+            import fcntl
+
+            fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 

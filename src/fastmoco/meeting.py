@@ -20,6 +20,7 @@ PATIENCE = timedelta(minutes=30)  # with a rank that reads a slow disk, or write
 # How gloo says that a rank has gone; NCCL's errors have a type of their own.
 GONE = re.compile(r"Connection (closed|reset) by peer|Broken pipe", re.IGNORECASE)
 LOST = 75  # the exit code of a rank that others have left: it may be tried again
+CHILD = "FASTMOCO_CHILD"  # in the environment of what must not outlive its parent
 
 
 @contextmanager
@@ -108,8 +109,8 @@ def _first() -> bool:
 
 
 def orphaned() -> bool:
-    """Whether the launcher that was our parent has gone."""
-    return dist.is_torchelastic_launched() and os.getppid() != __parent__
+    """Whether the launcher or the sweep that was our parent has gone."""
+    return (dist.is_torchelastic_launched() or CHILD in os.environ) and os.getppid() != __parent__
 
 
 def restarted() -> str:

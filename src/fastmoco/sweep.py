@@ -2,8 +2,8 @@
 
 import hashlib
 import inspect
-import statistics
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,11 +13,12 @@ import tyro
 from fastmoco.command import USUAL, Settings, compose, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str
 from fastmoco.trials.crew import Outcome, Task, work
+from fastmoco.trials.job import Job, Means, Switch
 from fastmoco.trials.ledger import Ledger
-from fastmoco.trials.trial import Job, Means, Switch
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
+    from fastmoco.trials.findings import Finding
 
 What = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT ...", help_behavior_hint="")]
 Evaluation = Literal["knn", "cached", "linear", "encoders"]
@@ -31,6 +32,7 @@ def sweep(
     seeds: int = 3,
     first_seed: int = 0,
     epochs: Int = None,
+    batch: Int = None,
     set: Settings = (),
     evaluate: tuple[Evaluation, ...] = ("knn", "cached"),
     jobs: int = 1,
@@ -57,6 +59,7 @@ def sweep(
         seeds: how often each row is trained.
         first_seed: the lowest of them.
         epochs: of all rows; by default the base's.
+        batch: of all rows; the learning rate changes in proportion, unless it is --set.
         set: change a value of all recipes, such as optim.lr=0.15.
         evaluate: by nearest neighbours, a cached linear classifier, the full linear protocol; encoders are the target
             branch and recalibrated statistics beside the plain encoder.
@@ -78,25 +81,31 @@ def sweep(
     command = _spell(dict(locals()))
 
     from fastmoco import data as sets
+    from fastmoco.bench.record import commit_here
     from fastmoco.images import fingerprint
     from fastmoco.parts import split
     from fastmoco.run import cores
 
     _check(what, seeds, jobs, beside, minutes, knn_every)
-    recipes = _recipes(what, recipe_base, flat(set), epochs)
-    data = str(data) or _suited(recipe_base)
+    means = Means(device, precision, compile, graph, workers)
+    _check_means(means, first_seed)
+    recipes = _recipes(what, recipe_base, flat(set), epochs, batch)
+    data = str(data) or _suited(recipe_base, recipes)
     if not data:
         raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
     source = sets.find(data, download)
     split(source, data)  # refuses a set without labels
     known = fingerprint(source.train)
     ledger = Ledger(Path(records or f"results/sweeps/{word(data)}.jsonl"), int(known["images"]), str(known["names"]))
+    folder = Path(out or f"runs/sweep-{word(data)}")
+    _check_room(recipes, ledger, folder)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
     job = Job(
         folder="",
         row="",
         base=recipe_base,
         epochs=epochs,
+        batch=batch,
         settings=tuple(flat(set)),
         seed=0,
         data=data,
@@ -104,18 +113,18 @@ def sweep(
         evaluations=tuple(evaluate),
         knn_every=knn_every or 0,
         jobs=jobs + beside,
-        commit=commit,
+        commit=commit or commit_here(),  # asked now: it may be another when a training ends
         command=command,
-        means=Means(device, precision, compile, graph, part if workers is None else workers),
+        means=replace(means, workers=part if workers is None else workers),
     )
-    tasks = _tasks(job, recipes, range(first_seed, first_seed + seeds), ledger, Path(out or f"runs/sweep-{word(data)}"))
-    todo = [task for task in tasks if ledger.collect(task) is None]
-    print(
-        f"{data}: {source.words}\n{len(tasks)} trainings, of which {len(tasks) - len(todo)} have a record", flush=True
-    )
+    tasks = _tasks(job, recipes, range(first_seed, first_seed + seeds), ledger, folder)
+    todo = [task for task in tasks if (ledger.known(task) if dry_run else ledger.collect(task)) is None]
+    print(f"{data}: {source.words}\ntrainings: {len(tasks)}, with a record: {len(tasks) - len(todo)}", flush=True)
+    for task in todo:
+        older = ledger.find(task.recipe, task.job.seed)
+        if dry_run or older:
+            print(f"{task.place}  {task.words}{_state(task, older)}", flush=True)
     if dry_run:
-        for task in todo:
-            print(f"{task.place}  {task.words}" + ", begun" * task.folder.exists())
         return
     del source  # its pixels may be many
     outcome = work(todo, jobs, None if minutes is None else 60 * minutes, ledger.collect)
@@ -125,7 +134,7 @@ def sweep(
 def _check(
     what: Sequence[str], seeds: int, jobs: int, beside: int, minutes: float | None, knn_every: int | None
 ) -> None:
-    if not what:
+    if not all(what) or not what:
         raise ValueError("nothing to sweep; give tables or rows, such as table4a or table4b/mocov3")
     for name, value in (("seeds", seeds), ("jobs", jobs), ("knn-every", 1 if knn_every is None else knn_every)):
         if value < 1:
@@ -136,13 +145,64 @@ def _check(
         raise ValueError(f"--minutes {minutes:g}: use a positive time")
 
 
-def _suited(base: str) -> str:
-    """The set that a pocket row is named after, be it Fast-MoCo's or MoCo v3's."""
-    name = base.removeprefix("pocket/").removesuffix("_mocov3")
-    return name if USUAL.get(name) == f"pocket/{name}" else ""
+def _check_means(means: Means, first_seed: int) -> None:
+    """What would fail in every training is told once. A GPU is left to them: this process does not need it."""
+    import torch
+
+    from fastmoco import run
+
+    run.check(first_seed, means.workers or 0)
+    if means.device != "auto" or not torch.cuda.is_available():
+        try:
+            wanted = torch.device("cpu" if means.device == "auto" else means.device)
+        except RuntimeError:
+            wanted = None
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if wanted is None or (wanted.type == "cuda" and (wanted.index or 0) >= there):
+            raise ValueError(f"--device {means.device}: not on this machine; use auto, cpu, or a GPU that is there")
+        if wanted.type != "cuda":
+            run.settle(means.device, means.precision, means.compile, means.workers)
 
 
-def _recipes(what: Sequence[str], base: str, settings: list[str], epochs: int | None) -> "dict[str, Recipe]":
+def _check_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
+    """Sets that are too small, and places that cannot be written, are told before hours are spent."""
+    for row, recipe in recipes.items():
+        if recipe.batch > ledger.images:
+            largest = 2 ** (ledger.images.bit_length() - 1)
+            raise ValueError(
+                f"{row}: batch {recipe.batch} is larger than the {ledger.images} images; use --batch {largest}"
+            )
+    if ledger.path.is_dir():
+        raise ValueError(f"{ledger.path} is a folder; give a file for --records")
+    ledger.findings()  # or the file is something else
+    for place, flag in ((ledger.path.parent, "--records"), (out, "--out")):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            raise ValueError(f"{place} cannot be made a folder; give another {flag}") from None
+        if not os.access(place, os.W_OK):
+            raise ValueError(f"{place} cannot be written to; give another {flag}")
+
+
+def _state(task: Task, older: "Finding | None") -> str:
+    """How far a training is, in words."""
+    if older is None:
+        return ", begun" * task.folder.exists()
+    lacking = [each for each in task.job.evaluations if each not in older.circumstances.get("evaluations", ())]
+    again = "" if task.folder.exists() else ", and as its run folder is gone it is trained again"
+    return f" has a record that lacks {', '.join(lacking)}{again}"
+
+
+def _suited(base: str, rows: Iterable[str]) -> str:
+    """The set that pocket rows are named after, be they Fast-MoCo's or MoCo v3's: the base, or else all rows."""
+    names = {row.removeprefix("pocket/").removesuffix("_mocov3") for row in ([base] if base else rows)}
+    name = names.pop()
+    return name if not names and USUAL.get(name) == f"pocket/{name}" else ""
+
+
+def _recipes(
+    what: Sequence[str], base: str, settings: list[str], epochs: int | None, batch: int | None
+) -> "dict[str, Recipe]":
     """What is trained, by row. A row that the base cannot carry is left out, and one that is trained already, too."""
     from fastmoco.recipes import find, rows
 
@@ -155,7 +215,7 @@ def _recipes(what: Sequence[str], base: str, settings: list[str], epochs: int | 
         except ValueError as error:
             print(f"left out: {error}", flush=True)
             continue
-        recipe = compose(row, settings, epochs, None, "", None, base)
+        recipe = compose(row, settings, epochs, batch, "", None, base)
         twin = next((other for other in found if found[other] == recipe), None)
         if twin is None:
             found[row] = recipe
@@ -196,21 +256,23 @@ def _spell(given: dict[str, Any]) -> str:
 def _conclude(recipes: "dict[str, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
     """The table, where it comes from, and what is missing from it."""
     from fastmoco.report import print_table
+    from fastmoco.trials.findings import WORDS
+    from fastmoco.trials.tally import score
 
-    names = ("knn20/top1", "cached/top1", "linear/top1")
+    found = {row: [each for each in ledger.findings() if each.recipe == recipe] for row, recipe in recipes.items()}
+    means = {name: {row: score(each.score(name) for each in found[row]) for row in found} for name in WORDS}
+    shown = [name for name in WORDS if any(means[name].values())]
     lines = []
-    for row, recipe in recipes.items():
-        found = [each for each in ledger.findings() if each.recipe == recipe]
-        scores = [[each.score(name) for each in found] for name in names]
-        means = [[value for value in values if value is not None] for values in scores]
-        lines.append([row, *(f"{statistics.mean(each):.2f}" if each else "" for each in means), str(len(found))])
+    for row, findings in found.items():
+        cells = ["" if (mean := means[name][row]) is None else mean.text() for name in shown]
+        lines.append([row, *cells, str(len(findings))])
     print()
-    print_table(["row", ">kNN", ">cached linear", ">linear", ">n"], lines)
-    print(f"\nmeans of n seeds, top-1 in percent; the findings are in {ledger.path}", flush=True)
+    print_table(["row", *(f">{WORDS[name]}" for name in shown), ">seeds"], lines)
+    print(f"\ntop-1 in percent, mean ± standard deviation; the findings are in {ledger.path}", flush=True)
     if outcome.taken:
-        print(f"{len(outcome.taken)} are at work in another sweep: {_list(outcome.taken)}", flush=True)
+        print(f"at work in another process: {_list(outcome.taken)}", flush=True)
     if outcome.left:
-        print(f"{len(outcome.left)} are left: {_list(outcome.left)}; the same command goes on", flush=True)
+        print(f"left: {_list(outcome.left)}; the same command goes on", flush=True)
     if outcome.failed:
         raise ValueError(f"{len(outcome.failed)} failed: {_list(outcome.failed)}; the same command tries them again")
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from fastmoco.command import Settings, compose, flat
 from fastmoco.flags import Int, Str
 
 if TYPE_CHECKING:
     from fastmoco.documents import Table
+    from fastmoco.recipe import Recipe
     from fastmoco.trials.evidence import Evidence
     from fastmoco.trials.findings import Finding
 
@@ -33,6 +35,8 @@ def report(
     records: Annotated[tuple[str, ...], tyro.conf.Positional, _RECORDS] = (),
     *,
     recipe_base: str = BASE,
+    batch: Int = None,
+    set: Settings = (),
     table: Words = (),
     epochs: Int = None,
     fill: Words = (),
@@ -43,25 +47,56 @@ def report(
     Args:
         records: files that `fastmoco sweep` has written; by default all of results/sweeps.
         recipe_base: the row in whose setting the rows of the paper were trained.
+        batch: as the sweep was told.
+        set: as the sweep was told, such as optim.lr=0.15.
         table: only these, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py.
         epochs: of the trainings that are compared; by default what most rows of a table have.
         fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
         figures: a folder for figures, such as docs/results; by default none are drawn.
     """
+    from fastmoco.trials.evidence import gather
+
     known = _read(records)
-    makers = tables(known, recipe_base, epochs, table)
-    for path in draw(known, recipe_base, Path(figures)) if figures else ():
+    setting = compose(recipe_base, flat(set), None, batch, "", None)
+    here = gather(known, recipe_base, setting)
+    _refuse(known, [here, *(gather(known, row) for row in SETS.values() if row != recipe_base)], epochs)
+    makers = tables(known, recipe_base, epochs, table, setting)
+    for path in draw(here, Path(figures)) if figures else ():
         print(f"drawn: {path}")
     texts = {Path(each): filled(Path(each), makers, Path(figures or FIGURES), table) for each in fill}
-    for document, text in texts.items():  # all of them, or none
-        document.write_text(text)
+    for document, text in texts.items():  # when all could be made
+        ends = "\r\n" if b"\r\n" in document.read_bytes() else "\n"
+        document.write_text(text, newline=ends)
         print(f"filled: {document}")
     if not fill and not figures:
-        _print(makers, f"in the setting of {recipe_base}")
+        _print(makers)
+
+
+def _refuse(records: "Mapping[str, Sequence[Finding]]", evidences: "Sequence[Evidence]", epochs: int | None) -> None:
+    """Records in which there is nothing to tell of; what there is instead is said."""
+    from collections import Counter
+
+    there = Counter(each.base or each.row for findings in records.values() for each in findings)
+    if not there:
+        raise ValueError(f"no findings in {RECORDS}, or in the RECORDS that were named; `fastmoco sweep` makes them")
+    inside = [each for evidence in evidences for each in evidence.findings]
+    if not inside:
+        found = ", ".join(f"{count} of {base}" for base, count in there.items())
+        raise ValueError(
+            f"no findings in the setting of {evidences[0].base}, but {found}: give that as --recipe-base, with the "
+            "--batch and --set of the sweep"
+        )
+    after = sorted({each.recipe.epochs for each in inside})
+    if epochs is not None and epochs not in after:
+        raise ValueError(f"--epochs {epochs}: no training had so many; use {', '.join(map(str, after))}")
 
 
 def tables(
-    records: "Mapping[str, Sequence[Finding]]", base: str = BASE, epochs: int | None = None, only: Sequence[str] = ()
+    records: "Mapping[str, Sequence[Finding]]",
+    base: str = BASE,
+    epochs: int | None = None,
+    only: Sequence[str] = (),
+    setting: "Recipe | None" = None,
 ) -> "dict[str, Callable[[], Table]]":
     """All tables that can be made, by name, or those that are asked for."""
     from fastmoco.names import unknown
@@ -70,11 +105,12 @@ def tables(
     from fastmoco.trials.evidence import gather
     from fastmoco.trials.tables import paper_table, settings
 
-    here = gather(records, base)
-    others = {name: gather(records, row) for name, row in SETS.items() if row != base}
+    here = gather(records, base, setting)
+    others = {name: here if row == base else gather(records, row) for name, row in SETS.items()}
+    told = [here, *(each for each in others.values() if each is not here)]
     made: dict[str, Callable[[], Table]] = {
-        "settings": lambda: settings([here, *others.values()]),
-        "results": lambda: rivals.summary([here, *others.values()]),
+        "settings": lambda: settings(told),
+        "results": lambda: rivals.summary(told),
         "headline": lambda: rivals.headline(here, epochs),
         "epochs": lambda: rivals.lengths(here),
         "encoders": lambda: rivals.encoders(here, epochs),
@@ -88,12 +124,10 @@ def tables(
     return {name: made[name] for name in only or made}
 
 
-def draw(records: "Mapping[str, Sequence[Finding]]", base: str, folder: Path) -> list[Path]:
+def draw(here: "Evidence", folder: Path) -> list[Path]:
     """The figures for which there are findings."""
     from fastmoco.trials import curves
-    from fastmoco.trials.evidence import gather
 
-    here = gather(records, base)
     ways: dict[str, Callable[[Evidence, Path], bool]] = {"epochs": curves.epochs, "ablations": curves.ablations}
     assert set(ways) == set(DRAWN), "a figure without words, or the reverse"
     paths = {name: folder / f"{name}.png" for name in ways}
@@ -106,9 +140,10 @@ def filled(document: Path, makers: "Mapping[str, Callable[[], Table]]", figures:
 
     text = document.read_text()
     made: dict[str, Callable[[], str]] = {name: functools.partial(_markdown, make) for name, make in makers.items()}
-    if not only:
-        made |= {f"figure {name}": functools.partial(_link, document, figures / f"{name}.png") for name in DRAWN}
-    known = documents.places(text, list(made), str(document))
+    drawn = {} if only else {f"figure {name}": figures / f"{name}.png" for name in DRAWN}
+    known = documents.places(text, [*made, *drawn], str(document))
+    # One that was not drawn stays as it is.
+    made |= {name: functools.partial(_link, document, path) for name, path in drawn.items() if path.exists()}
     missing = [name for name in only if name not in known] or ([] if known else [next(iter(made))])
     if missing:
         name = missing[0]
@@ -123,11 +158,7 @@ def _markdown(make: "Callable[[], Table]") -> str:
 
 
 def _link(document: Path, figure: Path) -> str:
-    """A figure, if it was drawn."""
-    from fastmoco.documents import NOTHING
-
-    if not figure.exists():
-        return NOTHING
+    """A figure, as a document shows it."""
     return f"![{DRAWN[figure.stem]}]({Path(os.path.relpath(figure, document.parent)).as_posix()})"
 
 
@@ -135,20 +166,26 @@ def _read(records: Sequence[str]) -> "dict[str, list[Finding]]":
     """Findings by the name of their file."""
     from fastmoco.trials import findings
 
-    paths = [Path(each) for each in records] or sorted(Path(RECORDS).glob("*.jsonl"))
+    paths = [path for each in records or [RECORDS] for path in _files(Path(each))]
     known: dict[str, list[Finding]] = {}
     for path in paths:
         known.setdefault(path.name, []).extend(findings.read([path]))
     return known
 
 
-def _print(makers: "Mapping[str, Callable[[], Table]]", where: str) -> None:
+def _files(path: Path) -> list[Path]:
+    if not path.exists() and str(path) != RECORDS:
+        raise ValueError(f"no records {str(path)!r}; give files that `fastmoco sweep` has written, or their folder")
+    return sorted(path.glob("*.jsonl")) if path.is_dir() or not path.exists() else [path]
+
+
+def _print(makers: "Mapping[str, Callable[[], Table]]") -> None:
     """Those that have rows; only bases have some without any finding."""
     from fastmoco.report import print_table
 
     shown = [made for name, make in makers.items() if name != "settings" and (made := make()).rows]
     if not shown:
-        raise ValueError(f"no findings {where} to make a table of; `fastmoco sweep` makes them, or name other RECORDS")
+        raise ValueError("the findings are of none of these tables; name others, or leave out --table")
     for number, table in enumerate(shown):
         print("\n" * (number > 0) + table.title + "\n")
         print_table([table.head[0], *(f">{name}" for name in table.head[1:])], table.rows)

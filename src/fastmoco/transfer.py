@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from fastmoco.optim import SGD
 from fastmoco.recipe import Recipe, View
 from fastmoco.steps import Divide
 
@@ -16,12 +17,12 @@ def carry(recipe: Recipe, base: Recipe) -> Recipe:
     The method is the table of views, with sizes in proportion, who meets whom, and the kinds of target and contrast.
     Networks, optimiser, schedule, epochs, batch, evaluation, alpha and tau are the setting.
     """
-    if type(recipe.optim) is not type(base.optim):
+    if type(recipe.optim) not in (SGD, type(base.optim)):  # SGD is the paper's usual, and so nothing of a row's own
         own, other = type(recipe.optim).__name__, type(base.optim).__name__
         raise ValueError(f"{own} is part of this row, and the base has {other}; take another base")
     return replace(
         base,
-        views=tuple(_resize(view, recipe, base) for view in recipe.views),
+        views=tuple(_resize(view, place, recipe, base) for place, view in enumerate(recipe.views)),
         target=base.target if type(recipe.target) is type(base.target) else recipe.target,
         contrast=base.contrast if type(recipe.contrast) is type(base.contrast) else recipe.contrast,
         pairs=recipe.pairs,
@@ -29,11 +30,12 @@ def carry(recipe: Recipe, base: Recipe) -> Recipe:
     )
 
 
-def _resize(view: View, recipe: Recipe, base: Recipe) -> View:
-    """A view in proportion to the base's largest; what the row leaves as it usually is, is as the base has it."""
+def _resize(view: View, place: int, recipe: Recipe, base: Recipe) -> View:
+    """A view in proportion to the base's largest; what the row leaves as it usually is, is as the base has it there."""
     unit = next((step.m for step in view.online if isinstance(step, Divide)), 1)
     part = view.size / max(each.size for each in recipe.views)
-    large, usual = max(base.views, key=lambda each: each.size), View(online=view.online, target=view.target)
+    largest = [each for each in base.views if each.size == max(other.size for other in base.views)]
+    large, usual = largest[place % len(largest)], View(online=view.online, target=view.target)
     return replace(
         view,
         size=max(1, round(part * large.size / unit)) * unit,

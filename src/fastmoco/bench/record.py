@@ -55,7 +55,7 @@ def circumstances(device: torch.device, commit: str = "") -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "python": platform.python_version(),
-        "commit": commit or _commit(),
+        "commit": commit or commit_here(),
         "command": " ".join(["fastmoco" if program == "__main__" else program, *map(near, sys.argv[1:])]),
     }
 
@@ -103,7 +103,9 @@ def near(word: str) -> str:
     return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
 
-def _commit() -> str:
+def commit_here() -> str:
+    """Of this tree, and whether it was changed since."""
+
     def git(*words: str) -> str:
         here = Path(__file__).parent
         return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()

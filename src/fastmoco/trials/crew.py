@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastmoco.interrupts import Interrupts
-from fastmoco.trials.trial import TAKEN, Job
+from fastmoco.trials.job import TAKEN, Job
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-m", "fastmoco.trials.trial")
 TICK = 0.1  # seconds between two looks at the processes
 PATIENCE = 300.0  # seconds that a process has to save what it has
-_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOPPED = {code for each in _ASKED for code in (128 + each, -each)}  # exit codes: Ctrl-C reaches all processes at once
+# Exit codes of what was asked to stop: Ctrl-C reaches all processes at once. Windows has no SIGHUP.
+_ASKED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+STOPPED = {code for each in _ASKED for code in (128 + each, -each)}
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Crew:
     def __init__(self, live: bool) -> None:
         self.live = live  # whether a process shows its line on the terminal, or writes to its log
         self.working: dict[Task, tuple[subprocess.Popen[bytes], float]] = {}
+        self.earlier: dict[Task, int] = {}  # bytes that its log had before
 
     def __enter__(self) -> "Crew":
         return self
@@ -88,14 +90,17 @@ class Crew:
         self.stop()
 
     def begin(self, task: Task) -> None:
+        from fastmoco.meeting import CHILD
+
         task.log.parent.mkdir(parents=True, exist_ok=True)
         with task.log.open("ab") as log:
+            self.earlier[task] = log.tell()
             process = subprocess.Popen(
                 [*PROGRAM, task.job.spell()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=None if self.live else log,
-                env={**_threads(task.job.jobs), **os.environ},
+                env={**_threads(task.job.jobs), **os.environ, CHILD: "sweep"},
             )
         self.working[task] = process, time.monotonic()
 
@@ -152,11 +157,14 @@ def work(
                 todo.remove(task)
                 _begin(crew, task, collect)
             for task, code, spent in crew.ended():
-                _tell(task, code, spent, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
+                reason = _reason(task, code, crew.earlier[task])
+                _tell(task, code, spent, reason, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
             if todo and not crew.working and not any(map(fits, todo)):
                 break
             time.sleep(TICK)
         stopped, outcome.left = interrupts.asked, [*outcome.left, *crew.working, *todo]
+        if crew.working and not stopped:
+            print(f"the time is over; {len(crew.working)} at work save what they have", flush=True)
         crew.stop()
         for task, *_ in crew.ended():  # one of them may have come to its end all the same
             if collect(task) is not None:
@@ -179,6 +187,7 @@ def _tell(
     task: Task,
     code: int,
     spent: float,
+    reason: str,
     collect: Callable[[Task], "Finding | None"],
     outcome: Outcome,
     pace: Pace,
@@ -199,22 +208,23 @@ def _tell(
         print(f"{words} was stopped", flush=True)
     elif code == TAKEN:
         outcome.taken.append(task)
-        print(f"{words} is taken by another sweep", flush=True)
+        print(f"{words} is at work in another process", flush=True)
     else:
         outcome.failed.append(task)
-        print(f"{words} failed: {_reason(task, code)}", flush=True)
+        print(f"{words} failed: {reason}", flush=True)
 
 
 def scores(finding: "Finding") -> str:
     """The numbers that people look for."""
-    names = {"kNN": "knn20/top1", "cached linear": "cached/top1", "linear": "linear/top1"}
-    found = {words: finding.score(name) for words, name in names.items()}
+    from fastmoco.trials.findings import WORDS
+
+    found = {words: finding.score(name) for name, words in WORDS.items()}
     return ", ".join(f"{words} {value:.1f} %" for words, value in found.items() if value is not None) or "trained"
 
 
-def _reason(task: Task, code: int) -> str:
-    """The line by which it ended, if that is in its log; else it was shown."""
-    said = task.log.read_bytes().decode(errors="replace").splitlines() if task.log.exists() else []
+def _reason(task: Task, code: int, earlier: int) -> str:
+    """The line by which it ended, if that is in its log, after what was there before; else it was shown."""
+    said = task.log.read_bytes()[earlier:].decode(errors="replace").splitlines() if task.log.exists() else []
     last = said[-1].removeprefix("fastmoco: ") if said and said[-1].startswith("fastmoco: ") else ""
     ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return last or f"it ended {ended}; its log is {os.path.relpath(task.log)}"

@@ -11,8 +11,8 @@ from fastmoco.recipe import Recipe
 from fastmoco.recipes import find, rows
 from fastmoco.steps import Combine, Divide
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import KNN, WORDS, Evidence, average, measures, minutes
-from fastmoco.trials.findings import Finding
+from fastmoco.trials.evidence import Evidence, average, measures, minutes
+from fastmoco.trials.findings import KNN, WORDS, Finding
 from fastmoco.trials.rivals import METHODS, NEW
 from fastmoco.trials.tables import carried
 from fastmoco.trials.tally import Score, score
@@ -40,7 +40,7 @@ def ablations(evidence: Evidence, path: Path) -> bool:
     panels = studies(evidence)
     if panels:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(lambda: draw_ablations(panels, evidence.base), path)
+        save(lambda: draw_ablations(panels, evidence.title), path)
     return bool(panels)
 
 
@@ -54,7 +54,7 @@ def draw_epochs(evidence: Evidence) -> "Figure":
     runs = _runs(evidence)
     shown = measures(runs)
     figure = Figure(figsize=(9, 4.4), layout="constrained")
-    figure.suptitle(f"More epochs, in {evidence.base}", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(f"More epochs, on {evidence.title}", x=0.01, ha="left", fontsize=13, fontweight="bold")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, timed in zip(panels, (False, True), strict=True):
         for (method, row), colour, marker in zip(METHODS.items(), COLOURS, MARKERS, strict=False):
@@ -74,7 +74,7 @@ def draw_epochs(evidence: Evidence) -> "Figure":
     ticks(panels[0], sorted({run.recipe.epochs for run in runs}))
     panels[1].set_xlim(left=0)
     panels[0].set_xlabel("epochs")
-    panels[1].set_xlabel("minutes of training, with the device to itself")
+    panels[1].set_xlabel("minutes of training, once compiled, with the device to itself")
     panels[0].set_ylabel("top-1 ± s.d. over seeds (%)")
     bars, names = panels[0].get_legend_handles_labels()
     figure.legend(bars, names, loc="outside lower center", ncols=len(METHODS) * len(shown), frameon=False)
@@ -167,14 +167,14 @@ def _place(row: str, recipe: Recipe, names: tuple[str, ...]) -> tuple[str, float
     return f"m = {m}", float(combine.n)
 
 
-def draw_ablations(panels: Sequence[Study], base: str) -> "Figure":
+def draw_ablations(panels: Sequence[Study], where: str) -> "Figure":
     """A panel for each study; a line for each way to divide."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(panels))
     down = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.1 * columns, 0.5 + 3.5 * down), layout="constrained")
-    figure.suptitle(f"Ablations in {base}, top-1 (%)", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(f"Ablations on {where}: top-1 (%)", x=0.01, ha="left", fontsize=13, fontweight="bold")
     grid = figure.subplots(down, columns, squeeze=False).flatten()
     for panel, study in zip(grid, panels, strict=False):
         for (label, line), colour, marker in zip(study.lines.items(), cycle(COLOURS), cycle(MARKERS)):

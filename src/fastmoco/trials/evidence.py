@@ -6,11 +6,8 @@ from dataclasses import dataclass, fields
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
-from fastmoco.trials.findings import PLAIN, Finding
+from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, Finding
 from fastmoco.trials.tally import Score, score
-
-LINEAR, CACHED, KNN = "linear/top1", "cached/top1", "knn20/top1"
-WORDS = {LINEAR: "linear", CACHED: "cached linear", KNN: "kNN"}
 
 # What a base decides whatever the row: findings that differ in it are of another setting.
 SETTING = ("encoder", "projector", "predictor", "optim", "schedule", "clip", "batch", "evaluation")
@@ -24,7 +21,11 @@ class Evidence:
     setting: Recipe
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()
-    again: int = 0  # lines that a later one of the same training stands for
+
+    @property
+    def title(self) -> str:
+        """Which images, in whose setting."""
+        return f"{self.findings[0].data}, as in {self.base}" if self.findings else self.base
 
     def of(self, recipe: Recipe, epochs: int | None) -> list[Finding]:
         """The findings of a recipe after so many epochs, by seed."""
@@ -63,41 +64,41 @@ class Evidence:
         said = f"{_list(f'`{file}`' for file in files)}: {', '.join(parts)}."
         if shared > 1:
             said += f" Up to {shared} trainings shared the device."
-        if self.again:
-            said += f" Lines of a training that was told again later, and are left out: {self.again}."
         return said
 
 
-def gather(records: Mapping[str, Sequence[Finding]], base: str) -> Evidence:
-    """The findings in the setting of a base, from files by name. Of a training that is told twice, the last counts."""
-    setting = find(base).recipe
-    inside = [
-        (file, each)
-        for file, findings in records.items()
-        for each in findings
-        if all(getattr(each.recipe, name) == getattr(setting, name) for name in SETTING)
-    ]
-    sets = {each.names: each.data for _, each in inside}
+def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe | None = None) -> Evidence:
+    """The findings in the setting of a base, or of one that flags changed, from files by name.
+
+    Of a training that is told twice, the last counts.
+    """
+    setting = setting or find(base).recipe
+    inside = [(file, each) for file, findings in records.items() for each in findings if _inside(each.recipe, setting)]
+    sets = {each.names: f"{each.data} of {each.images:,} images" for _, each in inside}
     if len(sets) > 1:
-        raise ValueError(f"trained in the setting of {base}: {_list(sets.values())}; give the records of one set only")
+        told = " and ".join(sets.values())
+        raise ValueError(f"trained in the setting of {base}: {told}; give the records of one set only")
     last = {(each.recipe, each.seed): (file, each) for file, each in inside}
     return Evidence(
         base,
         setting,
         tuple(each for _, each in last.values()),
         tuple(file for file, _ in last.values()),
-        len(inside) - len(last),
     )
 
 
-def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
-    """How long a training takes that has the device to itself.
+def _inside(recipe: Recipe, setting: Recipe) -> bool:
+    """Whether a recipe is in a setting. One that is shorter than the warm-up has a shorter one."""
+    names = [name for name in SETTING if name != "schedule" or recipe.epochs >= setting.schedule.warmup]
+    return all(getattr(recipe, name) == getattr(setting, name) for name in names)
 
-    One that shared it would have taken as long as its images do at the rate of others of its method that did not.
+
+def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
+    """How long the images of a training take, once it is compiled, on a device that it has to itself.
+
+    The rate is its own, or if it shared the device that of others of its method that did not.
     """
-    if run.jobs == 1:
-        return run.seconds / 60
-    rate = score(each.images_per_second for each in others if each.jobs == 1)
+    rate = score(each.images_per_second for each in ([run] if run.jobs == 1 else others) if each.jobs == 1)
     return None if rate is None else run.seen / rate.mean / 60
 
 
@@ -125,8 +126,9 @@ def cell(found: Score | None, seeds: int, digits: int = 1, sign: bool = False) -
 
 
 def _same(one: Recipe, other: Recipe) -> bool:
-    """The same recipe but for its epochs."""
-    return all(getattr(one, each.name) == getattr(other, each.name) for each in fields(Recipe) if each.name != "epochs")
+    """The same recipe but for its epochs, and the schedule that goes with them."""
+    names = [each.name for each in fields(Recipe) if each.name not in ("epochs", "schedule")]
+    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _list(words: Iterable[str]) -> str:

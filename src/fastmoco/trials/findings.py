@@ -1,6 +1,7 @@
 """What the trainings of a sweep came to: a line for each in a file, of which tables and figures are made."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -11,6 +12,8 @@ from fastmoco.notation import read as read_value
 from fastmoco.recipe import Recipe
 
 PLAIN = "online"  # the encoder that a run folder holds, with the statistics that training left
+KNN, CACHED, LINEAR = "knn20/top1", "cached/top1", "linear/top1"  # the numbers that people look for
+WORDS = {KNN: "kNN", CACHED: "cached linear", LINEAR: "linear"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,18 @@ def read(paths: Iterable[Path]) -> list[Finding]:
 def add(path: Path, finding: Finding) -> None:
     """One more line, written at once: there may be others who add to the file. One that was cut off stays apart."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps({**asdict(finding), "recipe": repr(finding.recipe)}) + "\n"
+    line = spell(finding) + "\n"
     with path.open("a+b", buffering=0) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             line = line if file.read(1) == b"\n" else f"\n{line}"
         file.write(line.encode())
         os.fsync(file.fileno())
+
+
+def spell(finding: Finding) -> str:
+    """A finding as a line."""
+    return json.dumps({**asdict(finding), "recipe": repr(finding.recipe)})
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -70,10 +78,20 @@ def _parse(line: str, where: str) -> Finding:
         if not isinstance(recipe, Recipe):
             raise ValueError(f"its recipe is a {type(recipe).__name__}")
         known = {field.name: known[field.name] for field in fields(Finding)}
-        times = {name: float(known[name]) for name in ("seconds", "first_step", "images_per_second")}
-        curve = tuple((float(epoch), float(seconds), float(top1)) for epoch, seconds, top1 in known["curve"])
-        return Finding(**{**known, **times, "recipe": recipe, "curve": curve})
+        times = {name: _number(known[name]) for name in ("seconds", "first_step", "images_per_second")}
+        results = {
+            encoder: {name: _number(value) for name, value in scores.items()}
+            for encoder, scores in known["results"].items()
+        }
+        curve = tuple((_number(epoch), _number(seconds), _number(top1)) for epoch, seconds, top1 in known["curve"])
+        return Finding(**{**known, **times, "recipe": recipe, "results": results, "curve": curve})
     except KeyError as error:
-        raise ValueError(f"{where} is no finding of a sweep: it has no {error}") from None
+        raise ValueError(f"{where} is no finding of a sweep: it has no {error}; remove the line") from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{where} is no finding of a sweep: {error}") from None
+        raise ValueError(f"{where} is no finding of a sweep: {error}; remove the line") from None
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)

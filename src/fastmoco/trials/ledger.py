@@ -1,13 +1,12 @@
 """What sweeps have found on a set of images: a file that they look into before they train, and add to after it."""
 
-import contextlib
 import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastmoco.trials.crew import Task
-from fastmoco.trials.trial import FILE, corner
+from fastmoco.trials.job import FILE
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
@@ -23,10 +22,7 @@ class Ledger:
     names: str
 
     def findings(self) -> "list[Finding]":
-        if not self.path.exists():
-            return []
-        found = _read(self.path, _state(self.path))
-        return list(filter(self._fits, found))
+        return list(filter(self._fits, self._all()))
 
     def _fits(self, finding: "Finding") -> bool:
         return (finding.images, finding.names) == (self.images, self.names)
@@ -34,35 +30,42 @@ class Ledger:
     def find(self, recipe: "Recipe", seed: int) -> "Finding | None":
         return next((each for each in self.findings() if each.seed == seed and each.recipe == recipe), None)
 
+    def known(self, task: Task) -> "Finding | None":
+        """The finding of a task in the file, if it has all that is asked for."""
+        found = self.find(task.recipe, task.job.seed)
+        return found if found is not None and _enough(found, task) else None
+
     def collect(self, task: Task) -> "Finding | None":
         """The finding of a task with all that is asked for; one that its run folder has is added to the file."""
-        from fastmoco.lock import alone
         from fastmoco.trials.findings import read
 
-        older, file = self.find(task.recipe, task.job.seed), task.folder / FILE
-        if older is not None and _enough(older, task):
-            return older
-        found = next(filter(self._fits, read([file])), None) if file.exists() else None
+        known, file = self.known(task), task.folder / FILE
+        if known is not None or not file.exists():
+            return known
+        found = next(filter(self._fits, read([file])), None)
         if found is None or (found.recipe, found.seed) != (task.recipe, task.job.seed) or not _enough(found, task):
             return None
-        with contextlib.suppress(ValueError), alone(corner(task.folder), "another sweep is adding it"):
-            self._put(found, task)
+        self._put(found, task)
         return found
 
     def _put(self, finding: "Finding", task: Task) -> None:
         """Add it, unless another sweep has; one of the same training that knew less makes room."""
         from fastmoco.checkpoint import write
-        from fastmoco.trials.findings import add
+        from fastmoco.lock import in_turn
+        from fastmoco.trials.findings import spell
 
-        older = self.find(task.recipe, task.job.seed)
-        if older is not None and _enough(older, task):
-            return
-        if older is not None:
-            lines = [line for line in self.path.read_text().splitlines() if line.strip()]
-            pairs = zip(lines, _read(self.path, _state(self.path)), strict=True)
-            text = "".join(f"{line}\n" for line, each in pairs if each != older)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with in_turn(self.path):
+            if self.known(task) is not None:
+                return
+            older = self.find(task.recipe, task.job.seed)
+            lines = [line for line in self.path.read_text().splitlines() if line.strip()] if self.path.exists() else []
+            kept = [line for line, each in zip(lines, self._all(), strict=True) if each != older]
+            text = "".join(f"{line}\n" for line in (*kept, spell(finding)))
             write(self.path, lambda file: file.write(text.encode()))
-        add(self.path, finding)
+
+    def _all(self) -> "list[Finding]":
+        return _read(self.path, _state(self.path)) if self.path.exists() else []
 
 
 def _enough(finding: "Finding", task: Task) -> bool:

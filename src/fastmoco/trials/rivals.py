@@ -7,8 +7,8 @@ from math import exp, log
 from fastmoco.documents import Table
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import CACHED, KNN, LINEAR, WORDS, Evidence, average, cell, measures, minutes
-from fastmoco.trials.findings import PLAIN, Finding
+from fastmoco.trials.evidence import Evidence, average, cell, measures, minutes
+from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, WORDS, Finding
 from fastmoco.trials.tables import SPREAD
 from fastmoco.trials.tally import Score, score
 
@@ -29,7 +29,7 @@ def paired(evidence: Evidence, epochs: int | None = None) -> tuple[list[Finding]
 
 def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     """Both methods with the same seeds, and their difference, seed by seed."""
-    title = f"{OLD} and {NEW} in {evidence.base}"
+    title = f"{OLD} and {NEW} on {evidence.title}"
     old, new = paired(evidence, epochs)
     if not old:
         return Table(title)
@@ -54,7 +54,7 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
 
 def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
     """Which encoder to take: of the online or of the target branch, with batch statistics as they are or made anew."""
-    title = f"encoders in {evidence.base}"
+    title = f"encoders on {evidence.title}"
     epochs = epochs or _usual(evidence)
     found = {method: evidence.row(row, epochs) for method, row in METHODS.items()}
     lines, used = [], []
@@ -91,7 +91,7 @@ def summary(evidences: Sequence[Evidence]) -> Table:
 
 def lengths(evidence: Evidence) -> Table:
     """Both methods after more and more epochs, and when the old one is where the new one was."""
-    title = f"epochs in {evidence.base}"
+    title = f"epochs on {evidence.title}"
     recipes = [carry(find(row).recipe, evidence.setting) for row in METHODS.values()]
     after = list(evidence.epochs(recipes))
     found = [{epochs: evidence.of(recipe, epochs) for epochs in after} for recipe in recipes]
@@ -111,10 +111,11 @@ def lengths(evidence: Evidence) -> Table:
     head = ("epochs", *(f"{method}: {column}" for method in METHODS for column in columns))
     old, new = found
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
-    if any(each.jobs > 1 for each in used):
+    waits = [each.first_step for each in used if each.jobs == 1]
+    if waits:
         said.append(
-            "Minutes of trainings that shared the device are those of their images at the rate of trainings that had "
-            "it to themselves, where there are any."
+            "Minutes are those of all images at the rate of trainings that had the device to themselves. Such a "
+            f"training had taken {min(waits):.0f} to {max(waits):.0f} seconds until its first step."
         )
     notes = (SPREAD, *(line for line in said if line), evidence.origin(used))
     return Table(title, head, tuple(lines), notes)
@@ -175,4 +176,7 @@ def _minutes(method: dict[int, list[Finding]], epochs: int) -> Score | None:
 
 
 def _usual(evidence: Evidence) -> int | None:
-    return evidence.usual([carry(find(row).recipe, evidence.setting) for row in METHODS.values()])
+    """The epochs of the base where both methods have them, else those that most trainings have."""
+    recipes = [carry(find(row).recipe, evidence.setting) for row in METHODS.values()]
+    own = evidence.setting.epochs
+    return own if evidence.epochs(recipes).get(own) == len(recipes) else evidence.usual(recipes)

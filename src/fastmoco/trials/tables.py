@@ -6,8 +6,8 @@ from fastmoco.documents import Table
 from fastmoco.recipe import Recipe, Row
 from fastmoco.recipes import rows
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import LINEAR, WORDS, Evidence, average, cell, measures
-from fastmoco.trials.findings import Finding
+from fastmoco.trials.evidence import Evidence, average, cell, measures
+from fastmoco.trials.findings import LINEAR, WORDS, Finding
 from fastmoco.trials.tally import Score, agreement, ranks
 
 SPREAD = "Top-1 in percent, mean ± standard deviation over seeds; kNN of 20 neighbours."
@@ -17,7 +17,7 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
     """A table of the paper, or a user's own file, after the epochs that most of its rows have."""
     known = rows(name)
     recipes, others = carried(known, evidence.setting)
-    title, epochs = f"{name} in {evidence.base}", epochs or evidence.usual(list(recipes.values()))
+    title, epochs = f"{name} on {evidence.title}", epochs or evidence.usual(list(recipes.values()))
     found = {row: evidence.of(recipe, epochs) for row, recipe in recipes.items()}
     used = [each for findings in found.values() for each in findings]
     if not used:

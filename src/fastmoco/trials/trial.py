@@ -8,75 +8,23 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fastmoco.ending import ended
 from fastmoco.flags import Side
+from fastmoco.trials.job import FILE, TAKEN, Job, corner, read
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
     from fastmoco.trials.findings import Finding
 
-FILE = "finding.json"
-TAKEN = 75  # the exit code where another process is at this training
+TRAINED = "trained.jsonl"  # in the run folder: by which processes, each with the circumstances of its own
+EXAMS = "trial.json"  # evaluations as a sweep makes them; by hand, people make others
 EVERYTHING = 10**12  # steps
 
-Switch = Literal["auto", "on", "off"]
 Kind = Literal["knn", "cached", "linear"]
-
-
-@dataclass(frozen=True)
-class Means:
-    """With what all trainings of a sweep are computed; nothing here changes what is learnt, beyond rounding."""
-
-    device: str = "auto"
-    precision: Literal["auto", "bf16", "float32"] = "auto"
-    compile: Switch = "auto"
-    graph: Switch = "auto"
-    workers: int | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training, as another process is told of it."""
-
-    folder: str  # of the run
-    row: str
-    base: str
-    epochs: int | None
-    settings: Sequence[str]
-    seed: int
-    data: str
-    images: int
-    evaluations: Sequence[str]  # knn, cached, linear, encoders
-    knn_every: int  # 0: ten times in all
-    jobs: int  # that share the device
-    commit: str
-    command: str  # the sweep's
-    means: Means
-
-    def recipe(self) -> "Recipe":
-        from fastmoco.command import compose
-
-        return compose(self.row, self.settings, self.epochs, None, "", None, self.base)
-
-    def spell(self) -> str:
-        return json.dumps(asdict(self))
-
-
-def read(text: str) -> Job:
-    """The job that `spell` wrote."""
-    known = json.loads(text)
-    return Job(**{**known, "means": Means(**known["means"])})
-
-
-def corner(folder: Path) -> Path:
-    """Where the lock of a trial lies: not in its run folder, which has one of its own that training takes."""
-    place = folder.parent / ".trials" / folder.name
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def run(job: Job) -> "Finding":
@@ -85,12 +33,16 @@ def run(job: Job) -> "Finding":
     from fastmoco.trials import findings
 
     folder, recipe = Path(job.folder), job.recipe()
+    steps = job.images // recipe.batch * recipe.epochs
+    if _logged(folder) < steps:
+        _sign(job, folder)
     pretrain(
         job.data,
         recipe=job.row,
         recipe_base=job.base,
         out=job.folder,
         epochs=job.epochs,
+        batch=job.batch,
         set=job.settings,
         seed=job.seed,
         log_every=max(1, job.images // recipe.batch),  # once an epoch, so that every judgement has its seconds
@@ -107,6 +59,41 @@ def run(job: Job) -> "Finding":
     return finding
 
 
+def _logged(folder: Path) -> int:
+    """The last step that a training has told of."""
+    from fastmoco.journal import kept
+
+    return max(
+        (line["step"] for line in kept(folder / "metrics.jsonl", EVERYTHING) if "perf/seconds" in line), default=0
+    )
+
+
+def _sign(job: Job, folder: Path) -> None:
+    """Leave word of the process that is about to train: another may go on, and yet another evaluate."""
+    from fastmoco import run
+    from fastmoco.bench.record import circumstances
+
+    means = job.means
+    device, *_ = run.settle(means.device, means.precision, means.compile, means.workers)
+    known = {**circumstances(device, job.commit), "command": job.command, "jobs": job.jobs}
+    with (corner(folder) / TRAINED).open("a") as file:
+        file.write(json.dumps(known) + "\n")
+
+
+def _signed(folder: Path) -> dict[str, Any]:
+    """Where it was trained, by one process or by several in turn, and the most that shared a device with it."""
+    path = corner(folder) / TRAINED
+    if not path.exists():
+        raise ValueError(f"{folder} was not trained by a sweep; give another --out")
+    each = [json.loads(line) for line in path.read_text().splitlines()]
+    words = {name: [known[name] for known in each] for name in each[0]}
+    joined = {
+        name: values[0] if len(set(values)) == 1 else ", ".join(dict.fromkeys(map(str, values)))
+        for name, values in words.items()
+    }
+    return {**joined, "jobs": max(words["jobs"])}
+
+
 @contextlib.contextmanager
 def _own_store(folder: Path) -> Iterator[None]:
     """Sets are where they were; embeddings, which in a whole sweep would fill a disk, are kept until this is done."""
@@ -115,7 +102,7 @@ def _own_store(folder: Path) -> Iterator[None]:
     before, store, own = os.environ.get("FASTMOCO_DATA"), shards.store().resolve(), folder.resolve() / "store"
     own.mkdir(exist_ok=True)
     for entry in store.iterdir() if store.is_dir() else ():
-        if entry.name != "features" and not (own / entry.name).is_symlink():
+        if entry.name != "features" and not os.path.lexists(own / entry.name):
             (own / entry.name).symlink_to(entry)
     os.environ["FASTMOCO_DATA"] = str(own)
     try:
@@ -128,22 +115,21 @@ def _own_store(folder: Path) -> Iterator[None]:
 
 def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
     """Evaluate, and put together what is known."""
-    from fastmoco import checkpoint, run
-    from fastmoco.bench.record import circumstances, near
+    from fastmoco import checkpoint
+    from fastmoco.bench.record import near
     from fastmoco.journal import kept
     from fastmoco.trials.findings import PLAIN, Finding
 
     state = checkpoint.load(folder / "checkpoints" / "last.pt")
     about = json.loads((folder / "run.json").read_text())
     lines = kept(folder / "metrics.jsonl", EVERYTHING)
-    per_epoch, means = state["step"] / recipe.epochs, job.means
-    device, *_ = run.settle(means.device, means.precision, means.compile, means.workers)
+    per_epoch, trained = state["step"] / recipe.epochs, _signed(folder)
     results: dict[str, dict[str, float]] = {PLAIN: {}}
     probes = [line["val/linear_top1"] for line in lines if "val/linear_top1" in line]
     if probes:
         results[PLAIN]["probe/top1"] = probes[-1]
     for encoder, kind in _wanted(job.evaluations, state["learner"]):
-        results.setdefault(encoder, {}).update(_evaluate(job, recipe, encoder, kind, state["step"]))
+        results.setdefault(encoder, {}).update(_evaluate(job, encoder, kind, state["step"]))
     return Finding(
         recipe=recipe,
         seed=job.seed,
@@ -154,12 +140,11 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
         names=about["names"],
         seen=state["step"] * recipe.batch,
         **_times(lines),
-        jobs=job.jobs,
+        jobs=trained.pop("jobs"),
         results=results,
         curve=_curve(lines, per_epoch),
         circumstances={
-            **circumstances(device, job.commit),
-            "command": job.command,
+            **trained,
             "precision": "bf16" if about["bf16"] else "float32",
             "compiled": about["compile"],
             "recorded": about["graph"],
@@ -204,14 +189,14 @@ def _wanted(evaluations: Sequence[str], learner: Mapping[str, Any]) -> list[tupl
     return found
 
 
-def _evaluate(job: Job, recipe: "Recipe", encoder: str, kind: Kind, step: int) -> dict[str, float]:
+def _evaluate(job: Job, encoder: str, kind: Kind, step: int) -> dict[str, float]:
     """One evaluation, unless it was made before the process was stopped."""
     from fastmoco import assess
     from fastmoco.exam import Terms
 
     side, _, how = encoder.partition(", ")
     branch, means = cast(Side, side), job.means
-    found = _earlier(job, recipe, branch, bool(how), kind, step)
+    found = _earlier(Path(job.folder), branch, bool(how), kind, step)
     if found is None:
         terms = Terms(
             branch=branch,
@@ -220,35 +205,27 @@ def _evaluate(job: Job, recipe: "Recipe", encoder: str, kind: Kind, step: int) -
             precision=means.precision,
             workers=means.workers,
         )
+        out = str(Path(job.folder) / EXAMS)
         if kind == "knn":
-            found = assess.knn(job.folder, job.data, terms=terms)
+            found = assess.knn(job.folder, job.data, out=out, terms=terms)
         else:
-            found = assess.linear(job.folder, job.data, cached=kind == "cached", terms=terms)
+            found = assess.linear(job.folder, job.data, cached=kind == "cached", out=out, terms=terms)
     return {name.replace("linear", kind): value for name, value in found.items() if name.endswith("/top1")}
 
 
-def _earlier(
-    job: Job, recipe: "Recipe", branch: Side, recalibrated: bool, kind: Kind, step: int
-) -> dict[str, float] | None:
-    """What the run folder's results say of the same evaluation, as it is made without flags."""
+def _earlier(folder: Path, branch: Side, recalibrated: bool, kind: Kind, step: int) -> dict[str, float] | None:
+    """What this trial has found before it was stopped."""
     from fastmoco import results
-    from fastmoco.protocols import Linear
 
-    protocol = recipe.evaluation if isinstance(recipe.evaluation, Linear) else Linear()
     wanted = {
         "evaluation": "knn" if kind == "knn" else "linear",
         "branch": branch,
         "recalibrated": recalibrated,
         "step": step,
-        "data": job.data,
-        "size": max(view.size for view in recipe.views),
-        "seed": 0,
     }
-    for record in reversed(results.read(Path(job.folder) / results.FILE)):
-        settings = str(record.get("settings"))
-        same_way = kind == "knn" or ("cached" in settings) == (kind == "cached")
-        usual = kind == "knn" or settings.startswith(f"Linear(epochs={protocol.epochs},")
-        if all(record.get(name) == value for name, value in wanted.items()) and same_way and usual:
+    for record in reversed(results.read(folder / EXAMS)):
+        same_way = kind == "knn" or ("cached" in record["settings"]) == (kind == "cached")
+        if same_way and all(record[name] == value for name, value in wanted.items()):
             return cast(dict[str, float], record["results"])
     return None
 
