@@ -37,3 +37,9 @@ def test_a_table_is_markdown_with_sentences_below():
     table = Table("title", ("row", "top-1"), (("a", "1.0"), ("b", "")), ("First.", "Second."))
     assert table.markdown() == "| row | top-1 |\n| --- | ---: |\n| a | 1.0 |\n| b |  |\n\nFirst.\n\nSecond."
     assert Table("title").markdown() == NOTHING
+
+
+def test_a_place_inside_another_is_refused():
+    document = "<!-- a --><!-- b --><!-- /b --><!-- /a -->"
+    with pytest.raises(ValueError, match=r"^page: a place is inside another"):
+        places(document, ["a", "b"], "page")

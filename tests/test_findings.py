@@ -57,6 +57,10 @@ def spell(**changes):
         (spell(recipe="open('a')"), "unknown name 'open'"),
         (json.dumps({"recipe": repr(RECIPE), "seed": 1}), "it has no 'row'"),
         (spell(curve=3), ""),
+        (spell(results={"online": "x"}), ""),
+        (spell(results={"online": {"knn20/top1": "abc"}}), "'abc' is no number; remove the line"),
+        (spell(results={"online": {"knn20/top1": float("nan")}}), "nan is no number"),
+        (spell(seconds=True), "True is no number"),
     ],
 )
 def test_a_line_that_is_none_is_told_with_its_file_and_place(line, reason, tmp_path):

@@ -516,6 +516,8 @@ def test_epochs_that_a_warm_up_does_not_fit_into_shorten_it_unless_it_is_set():
     usual = find("pocket/imagenette").recipe
     assert warmup(200) == warmup(10) == usual.schedule.warmup == 10
     assert warmup(5) == 5 * 10 / usual.epochs
+    cifar = find("pocket/cifar10").recipe
+    assert compose("pocket/cifar10", (), 5, None, "", None).schedule.warmup == 5 * 10 / cifar.epochs
     assert warmup(5, "schedule.warmup=2") == 2
     with pytest.raises(ValueError, match="warmup=7 is longer than epochs=5"):
         warmup(5, "schedule.warmup=7")

@@ -430,3 +430,24 @@ def test_a_document_is_not_written_by_looking_at_it(tmp_path):
     page.write_text("<!-- table4a --><!-- /table4a -->")
     assert "No records yet." in filled(page, tables({}), tmp_path)
     assert page.read_text() == "<!-- table4a --><!-- /table4a -->"
+
+
+def test_a_document_keeps_the_ends_of_its_lines(here):
+    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    (here / "page.md").write_bytes(b"a\r\n<!-- headline --><!-- /headline -->\r\nb\r\n")
+    report(fill=("page.md",))
+    text = (here / "page.md").read_bytes()
+    assert text.count(b"\n") == text.count(b"\r\n") > 3
+
+
+def test_a_sweep_that_changed_its_base_is_reported_by_the_same_flags(here, capsys):
+    changed = find(BASE).recipe
+    changed = replace(changed, batch=64, optim=replace(changed.optim, lr=changed.optim.lr / 4))
+    both = [finding(row, recipe=carry(find(row).recipe, changed)) for row in ("table4b/mocov3", "table4b/fast_moco")]
+    file = write(here / "some.jsonl", *both)
+    with pytest.raises(ValueError, match=r"^no findings in .*, but 2 of pocket/imagenette:"):
+        report((file,))
+    report((file,), batch=64, table=("headline",))
+    assert "50.0" in capsys.readouterr().out
+    report((file,), set=("batch=64", f"optim.lr={changed.optim.lr}"), table=("headline",))
+    assert "50.0" in capsys.readouterr().out

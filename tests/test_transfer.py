@@ -3,10 +3,12 @@ from dataclasses import replace
 import pytest
 
 from fastmoco.contrast import Cosine, InfoNCE
+from fastmoco.methods import mocov3_augment
+from fastmoco.optim import AdamW
 from fastmoco.pairs import SameView
 from fastmoco.recipe import Augment
 from fastmoco.recipes import find, rows
-from fastmoco.target import StopGradient
+from fastmoco.target import Momentum, StopGradient
 from fastmoco.transfer import carry
 
 BASE = find("pocket/imagenette").recipe
@@ -76,3 +78,28 @@ def test_what_a_view_has_of_its_own_it_keeps():
 def test_an_optimiser_of_its_own_is_refused():
     with pytest.raises(ValueError, match="LARS is part of this row, and the base has SGD; take another base"):
         carry(find("table1/mocov3").recipe, BASE)
+
+
+def test_a_base_may_have_another_optimiser_than_the_papers_usual_one():
+    base = replace(find("pocket/imagenette").recipe, optim=AdamW())
+    assert carry(find("table4a/fast_moco").recipe, base).optim == AdamW()
+    assert carry(find("text/adamw").recipe, base).optim == AdamW()
+    with pytest.raises(ValueError, match=r"^LARS is part of this row, and the base has AdamW"):
+        carry(find("table1/mocov3").recipe, base)
+
+
+def test_views_that_a_base_changes_differently_stay_different():
+    first, second = find("pocket/imagenette").recipe.views
+    views = (replace(first, augment=mocov3_augment[0]), replace(second, augment=mocov3_augment[1], resize="bilinear"))
+    base = replace(find("pocket/imagenette").recipe, views=views)
+    assert carry(find("table4a/fast_moco").recipe, base) == base
+    small = carry(find("table4b/mocov3_multicrop").recipe, base)
+    assert [view.augment for view in small.views] == [*mocov3_augment, mocov3_augment[0]]
+    assert [view.resize for view in small.views] == ["bicubic", "bilinear", "bicubic"]
+
+
+def test_alpha_tau_and_a_support_set_are_the_settings():
+    base = replace(find("pocket/imagenette").recipe, target=Momentum(0.5), contrast=InfoNCE(0.7), batch=32)
+    carried = carry(find("table7/nnclr").recipe, base)
+    assert (carried.target, carried.contrast, carried.support) == (Momentum(0.5), InfoNCE(0.7), 16 * 32)
+    assert carry(find("table7/byol").recipe, base).support == 0
