@@ -46,8 +46,9 @@ def trace(folder: Path) -> list[tuple[int, float]]:
 
 
 def pretrain_a_little(images: Path, out: Path) -> Path:
-    """A run folder after a step or two."""
-    options = {"set": TINY, "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
+    """A run folder after a few small steps: weights from which two ways to go on stay together."""
+    small = ("optim.lr=0.00625", "optim.weight_decay=0.0001")
+    options = {"set": (*TINY, *small), "epochs": 1, "batch": 8, "knn_every": 0, "workers": 0, "device": "cpu"}
     return fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(out), **options)
 
 

@@ -25,7 +25,7 @@ SOURCE = str(Path(fastmoco.__file__).parents[1])
 def test_the_loop_is_these_steps(tmp_path):
     images = paint(tmp_path / "images", 40, classes=2)
     options = {"epochs": 2, "batch": 8, "log_every": 1, "knn_every": 1, "workers": 0, "device": "cpu"}
-    settings = (*TINY[:-1], "schedule.warmup=1", "clip=0.5", "optim.lr=0.1")
+    settings = (*TINY[:-1], "schedule.warmup=1", "clip=0.5", "optim.lr=0.1", "optim.weight_decay=0.0001")
     out = fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(tmp_path / "a"), set=settings, **options)
     recipe = read((out / "recipe.py").read_text())
 
