@@ -492,6 +492,14 @@ def test_of_several_who_trained_all_are_told_and_the_most_that_shared_a_device(p
     assert (made.jobs, made.circumstances["commit"]) == (3, "first, second")
 
 
+def test_those_who_trained_in_a_folder_that_was_removed_are_not_told(place, images):
+    short = job(images, evaluations=("knn",), epochs=1, jobs=3, commit="first")
+    trial.run(short)
+    shutil.rmtree("run")
+    made = trial.run(replace(short, jobs=1, commit="second"))
+    assert (made.jobs, made.circumstances["commit"]) == (1, "second")
+
+
 def test_a_store_that_a_kill_has_left_is_no_obstacle(place, images):
     short = job(images, evaluations=("knn",), epochs=1)
     Path("run/store/unfinished").mkdir(parents=True)

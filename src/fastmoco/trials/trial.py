@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
     from fastmoco.trials.findings import Finding
 
-TRAINED = "trained.jsonl"  # in the run folder: by which processes, each with the circumstances of its own
+TRAINED = "trained.jsonl"  # beside the lock: by which processes, each with the circumstances of its own
 EXAMS = "trial.json"  # evaluations as a sweep makes them; by hand, people make others
 EVERYTHING = 10**12  # steps
 
@@ -76,7 +76,8 @@ def _sign(job: Job, folder: Path) -> None:
     means = job.means
     device, *_ = run.settle(means.device, means.precision, means.compile, means.workers)
     known = {**circumstances(device, job.commit), "command": job.command, "jobs": job.jobs}
-    with (corner(folder) / TRAINED).open("a") as file:
+    begun = (folder / "recipe.py").exists()  # or someone has removed it, and this is another training
+    with (corner(folder) / TRAINED).open("a" if begun else "w") as file:
         file.write(json.dumps(known) + "\n")
 
 
