@@ -103,7 +103,7 @@ def settle(
             torch.cuda.set_device(chosen)  # or what asks for no device in particular, such as a stream, gets the first
         torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there") from None
+        raise ValueError(absent(device)) from None
     cuda = chosen.type == "cuda"
     if precision == "bf16" and not cuda:
         raise ValueError(f"--precision bf16 needs a GPU; on {chosen} use float32")
@@ -116,6 +116,11 @@ def settle(
         cuda if compile == "auto" else compile == "on",
         usual if workers is None else workers,
     )
+
+
+def absent(device: str) -> str:
+    """The line for a device that is not there."""
+    return f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there"
 
 
 def cores() -> int:

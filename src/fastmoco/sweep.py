@@ -159,7 +159,7 @@ def _check_means(means: Means, first_seed: int) -> None:
             wanted = None
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if wanted is None or (wanted.type == "cuda" and (wanted.index or 0) >= there):
-            raise ValueError(f"--device {means.device}: not on this machine; use auto, cpu, or a GPU that is there")
+            raise ValueError(run.absent(means.device))
         if wanted.type != "cuda":
             run.settle(means.device, means.precision, means.compile, means.workers)
 
