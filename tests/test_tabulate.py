@@ -273,7 +273,7 @@ def test_a_training_that_shared_a_device_would_have_gone_at_the_rate_of_one_that
     table = lengths(evidence(*FAST, *shared))
     # 1,000 images an epoch at 250 a second, whatever the time until the first step was.
     assert [cells(table, epochs)["MoCo v3: minutes"] for epochs in ("100", "200", "400")] == ["6.7", "13.3", "26.7"]
-    assert table.notes[-2].endswith("Such a training had taken 9 to 9 seconds until its first step.")
+    assert table.notes[-2].endswith("Such a training had taken 9 seconds until its first step.")
     assert "times as long" in table.notes[2]
 
 

@@ -26,13 +26,30 @@ def alone(path: Path, busy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_turn(path: Path) -> Iterator[None]:
-    """Processes that change one file, each after the other."""
-    with os.fdopen(os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as file:
-        with contextlib.suppress(ImportError):  # not on Windows
-            import fcntl
+    """Processes that change one file, each after the other. Nothing is left beside it."""
+    place = path.with_name(f".{path.name}.lock")
+    while True:
+        with os.fdopen(os.open(place, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as file:
+            with contextlib.suppress(ImportError):  # not on Windows
+                import fcntl
 
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
+                fcntl.lockf(file, fcntl.LOCK_EX)
+            if not _is(file.fileno(), place):
+                continue  # the one before has taken it away while this one waited
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):  # Windows keeps what is open
+                    place.unlink()
+            return
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def refuse_others(path: Path, ours: Collection[str], kind: str, flag: str) -> None:

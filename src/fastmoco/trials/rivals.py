@@ -105,7 +105,8 @@ def lengths(evidence: Evidence) -> Table:
         for method in found:
             findings = method[epochs]
             line += [cell(average(findings, name), len(findings)) if findings else "not run" for name in shown]
-            line += [cell(_minutes(method, epochs), len(findings)), str(len(findings) or "")]
+            taken = _minutes(method, epochs)  # whose spread is that of one rate, or of none
+            line += ["" if taken is None else f"{taken.mean:.1f}", str(len(findings) or "")]
         lines.append(tuple(line))
     columns = [*(WORDS[name] for name in shown), "minutes", "seeds"]
     head = ("epochs", *(f"{method}: {column}" for method in METHODS for column in columns))
@@ -113,9 +114,10 @@ def lengths(evidence: Evidence) -> Table:
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
     waits = [each.first_step for each in used if each.jobs == 1]
     if waits:
+        least, most = (f"{wait:.0f}" for wait in (min(waits), max(waits)))
         said.append(
             "Minutes are those of all images at the rate of trainings that had the device to themselves. Such a "
-            f"training had taken {min(waits):.0f} to {max(waits):.0f} seconds until its first step."
+            f"training had taken {least if least == most else f'{least} to {most}'} seconds until its first step."
         )
     notes = (SPREAD, *(line for line in said if line), evidence.origin(used))
     return Table(title, head, tuple(lines), notes)
