@@ -115,7 +115,11 @@ def test_panels_are_the_papers_figures():
 
 
 def test_plain_fast_moco_is_a_line_across():
-    gammas = [*seeds("figure4a/gamma_050", 50.0), *seeds("table4b/fast_moco", 70.0, 71.0)]
+    gammas = [
+        *seeds("figure4a/gamma_050", 50.0),
+        *seeds("figure4a/gamma_070", 51.0),
+        *seeds("table4b/fast_moco", 70.0, 71.0),
+    ]
     study = next(each for each in studies(evidence(*gammas)) if "4a" in each.title)
     panel = draw_ablations([study], BASE).axes[0]
     (across,) = [line for line in panel.lines if line.get_linestyle() == ":"]
@@ -126,12 +130,16 @@ def test_plain_fast_moco_is_a_line_across():
 
 
 def test_rows_that_were_not_run_are_absent_and_so_are_panels_without_any():
-    (study,) = studies(evidence(*seeds("figure4b/alpha_8", 50.0, 51.0)))
+    (study,) = studies(evidence(*seeds("figure4b/alpha_8", 50.0, 51.0), *seeds("figure4b/alpha_1", 40.0)))
     (panel,) = draw_ablations([study], BASE).axes
     ((points, spans),) = bars(panel).values()
-    assert points == [[8, 55.5]]
+    assert points == [[1, 45.0], [8, 55.5]]
     assert len(spans) == 1
     assert studies(evidence()) == []
+
+
+def test_one_row_alone_is_no_panel():
+    assert studies(evidence(*seeds("figure4b/alpha_8", 50.0, 51.0))) == []
 
 
 def test_one_seed_has_no_error_bars():

@@ -538,8 +538,8 @@ for seed in range(int(sys.argv[1]), 60, 3):
     ledger._put(replace(example, seed=seed), Task(job, example.recipe, ""))
 """
     add(Path("example.jsonl"), example(images))
-    all = [subprocess.Popen([sys.executable, "-c", code, first]) for first in "012"]
-    assert [each.wait() for each in all] == [0, 0, 0]
+    three = [subprocess.Popen([sys.executable, "-c", code, first]) for first in "012"]
+    assert [each.wait() for each in three] == [0, 0, 0]
     assert sorted(each.seed for each in read([Path("all.jsonl")])) == list(range(60))
     assert not [*Path().glob(".*.lock")], "what only processes need is not left among what people keep"
 

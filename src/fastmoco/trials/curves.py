@@ -116,7 +116,7 @@ class Study:
 
 
 def studies(evidence: Evidence) -> list[Study]:
-    """The panels for which there are findings, as the paper's figures are."""
+    """The panels for which there are findings of two rows or more, as the paper's figures are."""
     stages = ("input", "stage1", "stage2", "stage3", "final")
     heads = (*stages, "projector", "predictor")
     made = [
@@ -147,8 +147,8 @@ def _study(
         if shown and (mean := average(findings, shown[0])):
             line, x = _place(row.partition("/")[2], recipes[row], names)
             lines.setdefault(line, []).append((x, mean))
-    if not lines:
-        return None
+    if sum(map(len, lines.values())) < 2:
+        return None  # as there is nothing to compare
     title = f"Figure {table.removeprefix('figure')}, {number} epochs: {WORDS[shown[0]]}"
     return Study(title, axis, lines, names, by_factors, average(plain, shown[0]))
 
