@@ -19,7 +19,7 @@ from fastmoco.images import fingerprint
 from fastmoco.recipes import find
 from fastmoco.sweep import sweep
 from fastmoco.transfer import carry
-from fastmoco.trials import crew, trial
+from fastmoco.trials import crew, trial, watch
 from fastmoco.trials.findings import Finding, add, read
 from fastmoco.trials.job import TAKEN, Job, Means, corner
 from fastmoco.trials.job import read as read_job
@@ -553,6 +553,17 @@ def test_a_failure_is_told_by_its_own_words_and_not_by_those_of_an_earlier_try(s
     with pytest.raises(ValueError, match="1 failed"):
         go(images, "rows.py:mocov3")
     assert "failed: it ended by SIGKILL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("jobs", "lines"), [(2, True), (1, False)])
+def test_on_a_terminal_several_at_once_have_one_line(stub, images, monkeypatch, capsys, jobs, lines):
+    stub()
+    monkeypatch.setattr(watch, "OFTEN", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    go(images, "rows.py:mocov3", "rows.py:simsiam", jobs=jobs)
+    shown = capsys.readouterr().err
+    assert ("rows.py:simsiam:0 0/2" in shown) == lines
+    assert shown.endswith("\r\x1b[2K" if lines else ""), "it is not left there"
 
 
 def test_while_others_are_at_work_a_sweep_waits_for_them_though_nothing_more_fits(stub, images, monkeypatch):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastmoco.interrupts import Interrupts
 from fastmoco.trials.job import TAKEN, Job
+from fastmoco.trials.watch import Watch
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
@@ -37,6 +38,10 @@ class Task:
     @property
     def words(self) -> str:
         return f"{self.job.row}, seed {self.job.seed}"
+
+    @property
+    def brief(self) -> str:
+        return f"{self.job.row.rpartition('/')[2]}:{self.job.seed}"
 
     @property
     def folder(self) -> Path:
@@ -147,7 +152,9 @@ def work(
     def fits(task: Task) -> bool:
         return end is None or time.monotonic() + pace.expect(task) <= end
 
-    with Interrupts() as interrupts, Crew(live=jobs == 1 and sys.stderr.isatty()) as crew:
+    seen = sys.stderr is not None and sys.stderr.isatty()
+    watch = Watch(seen and jobs > 1)  # where it is one, its own line is seen
+    with Interrupts() as interrupts, Crew(live=seen and jobs == 1) as crew:
         interrupts.hold()
         while todo or crew.working:
             late = end is not None and time.monotonic() > end
@@ -155,13 +162,17 @@ def work(
                 break
             while len(crew.working) < jobs and (task := next(filter(fits, todo), None)):
                 todo.remove(task)
+                watch.erase()
                 _begin(crew, task, collect)
             for task, code, spent in crew.ended():
+                watch.erase()
                 reason = _reason(task, code, crew.earlier[task])
                 _tell(task, code, spent, reason, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
             if todo and not crew.working and not any(map(fits, todo)):
                 break
+            watch.show([*crew.working], todo)
             time.sleep(TICK)
+        watch.erase()
         stopped, outcome.left = interrupts.asked, [*outcome.left, *crew.working, *todo]
         if crew.working and not stopped:
             print(f"the time is over; {len(crew.working)} at work save what they have", flush=True)
