@@ -11,7 +11,7 @@ from fastmoco.transfer import carry
 from fastmoco.trials.evidence import gather
 from fastmoco.trials.findings import add
 from fastmoco.trials.rivals import encoders, headline, lengths, reach, summary
-from fastmoco.trials.tables import paper_table, settings
+from fastmoco.trials.tables import everything, paper_table, settings
 
 BASE = "pocket/imagenette"
 
@@ -317,6 +317,35 @@ def test_a_number_is_reached_between_two_runs_by_factors():
     assert reach([], 1.0) is None
 
 
+# All trainings
+
+
+def test_all_trainings_are_ranked_set_by_set_and_say_what_they_have_otherwise():
+    slow, cool = (finding("table4b/mocov3", top1=top1) for top1 in (70.0, 80.0))
+    slow = replace(slow, recipe=replace(slow.recipe, optim=replace(slow.recipe.optim, lr=0.1)))
+    contrast, schedule = replace(cool.recipe.contrast, tau=0.5), replace(cool.recipe.schedule, warmup=3.0)
+    cool = replace(cool, recipe=replace(cool.recipe, contrast=contrast, schedule=schedule, epochs=7))
+    own = finding("table7/byol", top1=99.0, base="pocket/shapes")
+    own = replace(own, row="pocket/shapes", base="", recipe=find("pocket/shapes").recipe)
+    table = everything([slow, own, *seeds("table4b/mocov3", 74.0, 76.0), cool])
+    assert table.head == ("row, and what it has otherwise", "set", "epochs", "kNN", "cached linear", "seeds")
+    within = "table4b/mocov3 in pocket/imagenette"
+    assert table.rows == (
+        (f"{within}, contrast.tau=0.5, schedule.warmup=3.0", "imagenette", "7", "80.0", "85.0", "1"),
+        (within, "imagenette", "100", "75.0 ± 1.4", "80.0 ± 1.4", "2"),
+        (f"{within}, optim.lr=0.1", "imagenette", "100", "70.0", "75.0", "1"),
+        ("pocket/shapes", "shapes", "20", "99.0", "104.0", "1"),
+    )
+    assert [line[2] for line in everything([slow, own, cool], epochs=7).rows] == ["7"]
+
+
+def test_of_a_row_in_a_file_that_is_gone_only_its_name_is_told_and_a_training_told_twice_counts_once():
+    gone = replace(finding("table4b/mocov3"), row="gone.py:own", base="")
+    missing = replace(gone, seed=1, results={"online": {}})
+    lines = everything([replace(gone, results={"online": {"knn20/top1": 1.0}}), gone, missing]).rows
+    assert lines == (("gone.py:own", "imagenette", "100", "50.0 (n = 1)", "55.0 (n = 1)", "2"),)
+
+
 # The command
 
 
@@ -367,7 +396,7 @@ def test_documents_are_filled_and_filled_again_alike(here, capsys):
 
 
 def test_a_figure_is_shown_where_there_is_one(here, capsys):
-    write(here / "results/sweeps/imagenette.jsonl", *seeds("table4b/fast_moco", 60.0))
+    write(here / "results/sweeps/imagenette.jsonl", *seeds("table4b/fast_moco", 60.0), *seeds("figure3b/m2_n1", 50.0))
     (here / "docs").mkdir()
     page = here / "docs" / "page.md"
     marks = "<!-- figure epochs --><!-- /figure epochs -->\n<!-- figure ablations --><!-- /figure ablations -->\n"
@@ -377,7 +406,7 @@ def test_a_figure_is_shown_where_there_is_one(here, capsys):
     assert page.read_text() == marks, "what was not drawn now may have been drawn before"
     report(figures="docs/results", fill=("docs/page.md",))
     assert "](results/epochs.png)" in page.read_text()
-    assert "](results/ablations.png)" in page.read_text()  # of Figure 3b there is one point
+    assert "](results/ablations.png)" in page.read_text()
     assert "drawn: docs/results/epochs.png\n" in capsys.readouterr().out
 
 
@@ -394,8 +423,10 @@ def test_mistakes_are_one_line(here):
         report(("some.jsonl",), recipe_base="pocket/imagenet")
     with pytest.raises(ValueError, match=r"^no findings in results/sweeps, or in the RECORDS"):
         report()
-    with pytest.raises(ValueError, match=r"^no findings in the setting of pocket/photos, but 9 of pocket/imagenette"):
+    nothing = r"^no findings in the setting of pocket/photos, but 9 of pocket/imagenette: .*, or look at --table all$"
+    with pytest.raises(ValueError, match=nothing):
         report(("some.jsonl",), recipe_base="pocket/photos")
+    report(("some.jsonl",), recipe_base="pocket/photos", table=("all",))
     with pytest.raises(ValueError, match=r"^--epochs 7: no training had so many; use 100"):
         report(("some.jsonl",), epochs=7)
     (here / "page.md").write_text("nothing\n")

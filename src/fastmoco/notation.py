@@ -73,8 +73,13 @@ def override(value: Recipe, settings: Iterable[str]) -> Recipe:
     return changed
 
 
-def differences(there: Any, here: Any, path: str = "") -> list[str]:
+def differences(there: Any, here: Any) -> list[str]:
     """Where two values differ, such as `optim.lr 0.1 there, 0.2 here`."""
+    return [f"{path} {brief(one)} there, {brief(other)} here" for path, one, other in apart(there, here)]
+
+
+def apart(there: Any, here: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two values differ, and by what: a path as in `override`, and both values."""
     if there == here:
         return []
     if dataclasses.is_dataclass(there) and type(there) is type(here):
@@ -84,8 +89,8 @@ def differences(there: Any, here: Any, path: str = "") -> list[str]:
     elif isinstance(there, tuple) and isinstance(here, tuple) and len(there) == len(here):
         pairs = [(str(place), a, b) for place, (a, b) in enumerate(zip(there, here, strict=True))]
     else:
-        return [f"{path} {brief(there)} there, {brief(here)} here"]
-    return [line for name, a, b in pairs for line in differences(a, b, f"{path}.{name}" if path else name)]
+        return [(path, there, here)]
+    return [found for name, a, b in pairs for found in apart(a, b, f"{path}.{name}" if path else name)]
 
 
 def _value(node: ast.expr) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastmoco.trials.findings import Finding
 
 RECORDS, FIGURES = "results/sweeps", "docs/results"
-BASE = "pocket/imagenette"
+BASE, ALL = "pocket/imagenette", "all"
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
 DRAWN = {  # for each figure what it shows, in words for those who cannot see it
@@ -49,7 +49,8 @@ def report(
         recipe_base: the row in whose setting the rows of the paper were trained.
         batch: as the sweep was told.
         set: as the sweep was told, such as optim.lr=0.15.
-        table: only these, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py.
+        table: only these, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py; all is
+            every training, also of rows without a base.
         epochs: of the trainings that are compared; by default what most rows of a table have.
         fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
         figures: a folder for figures, such as docs/results; by default none are drawn.
@@ -59,7 +60,8 @@ def report(
     known = _read(records)
     setting = compose(recipe_base, flat(set), None, batch, "", None)
     here = gather(known, recipe_base, setting)
-    _refuse(known, [here, *(gather(known, row) for row in SETS.values() if row != recipe_base)], epochs)
+    if table != (ALL,):
+        _refuse(known, [here, *(gather(known, row) for row in SETS.values() if row != recipe_base)], epochs)
     makers = tables(known, recipe_base, epochs, table, setting)
     for path in draw(here, Path(figures)) if figures else ():
         print(f"drawn: {path}")
@@ -84,7 +86,7 @@ def _refuse(records: "Mapping[str, Sequence[Finding]]", evidences: "Sequence[Evi
         found = ", ".join(f"{count} of {base}" for base, count in there.items())
         raise ValueError(
             f"no findings in the setting of {evidences[0].base}, but {found}: give that as --recipe-base, with the "
-            "--batch and --set of the sweep"
+            f"--batch and --set of the sweep, or look at --table {ALL}"
         )
     after = sorted({each.recipe.epochs for each in inside})
     if epochs is not None and epochs not in after:
@@ -103,7 +105,7 @@ def tables(
     from fastmoco.recipes import TABLES
     from fastmoco.trials import rivals
     from fastmoco.trials.evidence import gather
-    from fastmoco.trials.tables import paper_table, settings
+    from fastmoco.trials.tables import everything, paper_table, settings
 
     here = gather(records, base, setting)
     others = {name: here if row == base else gather(records, row) for name, row in SETS.items()}
@@ -117,10 +119,12 @@ def tables(
         **{name: functools.partial(rivals.headline, each, epochs) for name, each in others.items()},
     }
     for name in only or PAPER:
-        if name in TABLES or ".py" in name:
+        if name == ALL:
+            made[name] = lambda: everything((each for known in records.values() for each in known), epochs)
+        elif name in TABLES or ".py" in name:
             made[name] = functools.partial(paper_table, here, name, epochs)
         elif name not in made:
-            raise ValueError(unknown("table", name, [*made, *TABLES, "my.py"]))
+            raise ValueError(unknown("table", name, [*made, *TABLES, ALL, "my.py"]))
     return {name: made[name] for name in only or made}
 
 

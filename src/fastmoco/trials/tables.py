@@ -1,8 +1,10 @@
 """The paper's tables, with what was found in another setting beside what the paper reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from fastmoco import command
 from fastmoco.documents import Table
+from fastmoco.notation import apart, brief
 from fastmoco.recipe import Recipe, Row
 from fastmoco.recipes import rows
 from fastmoco.transfer import carry
@@ -71,6 +73,39 @@ def settings(evidences: Sequence[Evidence]) -> Table:
             )
         )
     return Table("settings", head, tuple(lines))
+
+
+def everything(findings: Iterable[Finding], epochs: int | None = None) -> Table:
+    """All recipes that were trained, in whatever setting: those of a set together, and the best of them first."""
+    last = {(each.names, each.images, each.recipe, each.seed): each for each in findings}
+    groups: dict[tuple[str, int, Recipe], list[Finding]] = {}
+    for each in last.values():
+        if epochs is None or each.recipe.epochs == epochs:
+            groups.setdefault((each.names, each.images, each.recipe), []).append(each)
+    shown = [name for name in WORDS if any(average(group, name) for group in groups.values())]
+    ranked = sorted(groups.values(), key=lambda group: (group[0].data, *(-_mean(group, name) for name in shown)))
+    lines = []
+    for group in ranked:
+        means = (cell(average(group, name), len(group)) for name in shown)
+        lines.append((_title(group[0]), group[0].data, str(group[0].recipe.epochs), *means, str(len(group))))
+    head = ("row, and what it has otherwise", "set", "epochs", *(WORDS[name] for name in shown), "seeds")
+    return Table("all trainings", head, tuple(lines), (SPREAD,))
+
+
+def _mean(findings: Sequence[Finding], name: str) -> float:
+    found = average(findings, name)
+    return float("-inf") if found is None else found.mean
+
+
+def _title(finding: Finding) -> str:
+    """The row of a training, and what its recipe has otherwise beside epochs, if the row can still be found."""
+    name = command.title(finding.row, finding.base)
+    try:
+        there = command.start(finding.row, finding.base)
+    except ValueError:
+        return name
+    changed = (f"{path}={brief(here)}" for path, _, here in apart(there, finding.recipe) if path != "epochs")
+    return ", ".join([name, *changed])
 
 
 def _columns(known: Mapping[str, Row], shown: Sequence[str]) -> dict[str, str]:
