@@ -7,7 +7,7 @@ from small import crops, shrink
 
 from fastmoco import methods
 from fastmoco.contrast import Cosine, InfoNCE
-from fastmoco.health import LINES, drift, measure, rank, verdict
+from fastmoco.health import LINES, drift, measure, past, rank, verdict
 from fastmoco.learner import Learner
 from fastmoco.pairs import meetings
 from fastmoco.target import Momentum
@@ -211,3 +211,14 @@ def test_one_odd_line_changes_nothing_and_old_lines_are_forgotten():
 def test_what_was_not_logged_is_not_judged():
     few = {name: GOOD[name] for name in ("train/loss", "health/std", "health/rank")}
     assert verdict([few] * LINES, CHANCE, B, D).startswith("healthy")
+
+
+def test_a_training_is_past_its_best_by_more_than_a_point():
+    def judged(*knn):
+        lines = [{"step": 10 * place, "val/knn_top1": value} for place, value in enumerate(knn, 1)]
+        return past([{"step": 5, "train/loss": 1.0}, *lines, {"step": 99, "train/loss": 0.5}])
+
+    assert judged(70.0, 87.1, 86.5, 85.8) == (20, 87.1)
+    assert judged(70.0, 87.1, 86.1) is None
+    assert judged(70.0, 80.0) is None
+    assert judged() is None

@@ -24,6 +24,7 @@ HIGH_GRADIENT = 10.0  # ten times the norm at which the paper clips
 # Before a norm, weights that jump grow and their gradients shrink, so that only the distance to the target tells.
 HIGH_DRIFT = 0.5
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
+PAST = 1.0  # points of kNN; less may be chance
 
 
 @torch.no_grad()
@@ -109,6 +110,13 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
     if wait > LOADER_BOUND:
         findings.append(f"loader-bound: {100 * wait:.0f} % waiting for data; try more --workers, or --loader resident")
     return "; ".join(findings) or f"healthy: {score}, {state}"
+
+
+def past(lines: Iterable[Mapping[str, float | int]]) -> tuple[int, float] | None:
+    """The step and the number where kNN was at its best, if it has fallen by the end: few images are soon learnt."""
+    judged = [(int(line["step"]), float(line["val/knn_top1"])) for line in lines if "val/knn_top1" in line]
+    best = max(judged, key=lambda each: each[1], default=None)
+    return best if best is not None and best[1] - judged[-1][1] > PAST else None
 
 
 def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:

@@ -15,7 +15,7 @@ from fastmoco.engine import Engine
 from fastmoco.evaluate.judge import Judge
 from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
-from fastmoco.journal import Journal, clock
+from fastmoco.journal import Journal, clock, kept
 from fastmoco.loader import Batch, Loader, Resident, Way, choose
 from fastmoco.meeting import losses_told, orphaned, restarted
 from fastmoco.meter import Meter
@@ -322,6 +322,12 @@ class Training:
         if self.unreadable.reasons:
             self.journal.say(f"{len(self.unreadable.reasons)} images could not be read; see {self.unreadable.path}")
         self.journal.say(f"done in {clock(self.meter.seconds)} of training: {verdict}")
+        best = health.past(kept(self.folder / "metrics.jsonl", self.step))
+        if best is not None:
+            self.journal.say(
+                f"kNN was {best[1]:.1f} % after epoch {best[0] // self.draws.per_epoch} and is "
+                f"{self.journal.last('val/knn_top1'):.1f} % now: fewer epochs may do better on these images"
+            )
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(self.folder)!r})")
 
     def _refuse_broken(self) -> None:
