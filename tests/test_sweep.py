@@ -639,3 +639,46 @@ trial.main()
     assert found()[0] == made
     assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3"}
     assert all(0 <= each.score("knn20/top1") <= 100 for each in found())
+
+
+def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(place, monkeypatch):
+    (place / "deaf.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr(crew, "PROGRAM", (sys.executable, str(place / "deaf.py")))
+    monkeypatch.setattr(crew, "PATIENCE", 0.1)
+    job = Job(str(place / "run"), "", "", None, None, (), 0, "", 8, (), 0, 1, "", "", Means())
+    task = crew.Task(job, tiny(), "")
+    with crew.Crew(live=False) as deaf:
+        deaf.begin(task)
+        while not task.log.read_text():
+            pass
+        deaf.stop()
+        assert [code for _, code, _ in deaf.ended()] == [-signal.SIGKILL]
+
+
+def test_a_trial_sees_the_sets_of_the_store_and_has_embeddings_of_its_own(tmp_path, monkeypatch):
+    store, folder = tmp_path / "store", tmp_path / "run"
+    for name in ("cifar10", "features"):
+        (store / name).mkdir(parents=True)
+        (store / name / "file").touch()
+    folder.mkdir()
+    monkeypatch.setenv("FASTMOCO_DATA", str(store))
+    with trial._own_store(folder):
+        own = Path(os.environ["FASTMOCO_DATA"])
+        assert [each.name for each in own.iterdir()] == ["cifar10"]
+        assert (own / "cifar10" / "file").exists()
+        (own / "features").mkdir()
+    assert os.environ["FASTMOCO_DATA"] == str(store)
+    assert not own.exists()
+    assert (store / "features" / "file").exists()
+
+
+def test_a_judgement_has_the_seconds_of_its_step_though_it_was_written_first():
+    lines = [
+        {"step": 20, "val/knn_top1": 60.0},
+        {"step": 20, "perf/seconds": 9.0},
+        {"step": 10, "perf/seconds": 4.0},
+        {"step": 10, "val/knn_top1": 50.0},
+    ]
+    assert trial._curve(lines, per_epoch=10.0) == ((1.0, 4.0, 50.0), (2.0, 9.0, 60.0))
