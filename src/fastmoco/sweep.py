@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import tyro
 
 from fastmoco.command import USUAL, Settings, compose, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str
+from fastmoco.trials import checks
 from fastmoco.trials.crew import Outcome, Task, work
 from fastmoco.trials.job import Job, Means, Switch
 from fastmoco.trials.ledger import Ledger
@@ -86,9 +86,9 @@ def sweep(
     from fastmoco.parts import split
     from fastmoco.run import cores
 
-    _check(what, seeds, jobs, beside, minutes, knn_every)
+    checks.flags(what, seeds, jobs, beside, minutes, knn_every)
     means = Means(device, precision, compile, graph, workers)
-    _check_means(means, first_seed)
+    checks.means(means, first_seed)
     recipes = _recipes(what, recipe_base, flat(set), epochs, batch)
     data = str(data) or _suited(recipe_base, recipes)
     if not data:
@@ -98,7 +98,7 @@ def sweep(
     known = fingerprint(source.train)
     ledger = Ledger(Path(records or f"results/sweeps/{word(data)}.jsonl"), int(known["images"]), str(known["names"]))
     folder = Path(out or f"runs/sweep-{word(data)}")
-    _check_room(recipes, ledger, folder)
+    checks.room(recipes, ledger, folder)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
     job = Job(
         folder="",
@@ -129,59 +129,6 @@ def sweep(
     del source  # its pixels may be many
     outcome = work(todo, jobs, None if minutes is None else 60 * minutes, ledger.collect)
     _conclude(recipes, ledger, outcome)
-
-
-def _check(
-    what: Sequence[str], seeds: int, jobs: int, beside: int, minutes: float | None, knn_every: int | None
-) -> None:
-    if not all(what) or not what:
-        raise ValueError("nothing to sweep; give tables or rows, such as table4a or table4b/mocov3")
-    for name, value in (("seeds", seeds), ("jobs", jobs), ("knn-every", 1 if knn_every is None else knn_every)):
-        if value < 1:
-            raise ValueError(f"--{name} {value}: use 1 or more")
-    if beside < 0:
-        raise ValueError(f"--beside {beside}: use 0 or more")
-    if minutes is not None and not minutes > 0:
-        raise ValueError(f"--minutes {minutes:g}: use a positive time")
-
-
-def _check_means(means: Means, first_seed: int) -> None:
-    """What would fail in every training is told once. A GPU is left to them: this process does not need it."""
-    import torch
-
-    from fastmoco import run
-
-    run.check(first_seed, means.workers or 0)
-    if means.device != "auto" or not torch.cuda.is_available():
-        try:
-            wanted = torch.device("cpu" if means.device == "auto" else means.device)
-        except RuntimeError:
-            wanted = None
-        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if wanted is None or (wanted.type == "cuda" and (wanted.index or 0) >= there):
-            raise ValueError(run.absent(means.device))
-        if wanted.type != "cuda":
-            run.settle(means.device, means.precision, means.compile, means.workers)
-
-
-def _check_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
-    """Sets that are too small, and places that cannot be written, are told before hours are spent."""
-    for row, recipe in recipes.items():
-        if recipe.batch > ledger.images:
-            largest = 2 ** (ledger.images.bit_length() - 1)
-            raise ValueError(
-                f"{row}: batch {recipe.batch} is larger than the {ledger.images} images; use --batch {largest}"
-            )
-    if ledger.path.is_dir():
-        raise ValueError(f"{ledger.path} is a folder; give a file for --records")
-    ledger.findings()  # or the file is something else
-    for place, flag in ((ledger.path.parent, "--records"), (out, "--out")):
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            raise ValueError(f"{place} cannot be made a folder; give another {flag}") from None
-        if not os.access(place, os.W_OK):
-            raise ValueError(f"{place} cannot be written to; give another {flag}")
 
 
 def _state(task: Task, older: "Finding | None") -> str:

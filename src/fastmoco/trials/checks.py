@@ -1,0 +1,66 @@
+"""What would fail in hours, or in every training, is told before any of them begins."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastmoco.trials.job import Means
+from fastmoco.trials.ledger import Ledger
+
+if TYPE_CHECKING:
+    from fastmoco.recipe import Recipe
+
+
+def flags(
+    what: Sequence[str], seeds: int, jobs: int, beside: int, minutes: float | None, knn_every: int | None
+) -> None:
+    """Numbers that mean nothing."""
+    if not all(what) or not what:
+        raise ValueError("nothing to sweep; give tables or rows, such as table4a or table4b/mocov3")
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("knn-every", 1 if knn_every is None else knn_every)):
+        if value < 1:
+            raise ValueError(f"--{name} {value}: use 1 or more")
+    if beside < 0:
+        raise ValueError(f"--beside {beside}: use 0 or more")
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"--minutes {minutes:g}: use a positive time")
+
+
+def means(means: Means, first_seed: int) -> None:
+    """A device that is not there. A GPU that is there is left to the trainings: this process does not need it."""
+    import torch
+
+    from fastmoco import run
+
+    run.check(first_seed, means.workers or 0)
+    if means.device != "auto" or not torch.cuda.is_available():
+        try:
+            wanted = torch.device("cpu" if means.device == "auto" else means.device)
+        except RuntimeError:
+            wanted = None
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if wanted is None or (wanted.type == "cuda" and (wanted.index or 0) >= there):
+            raise ValueError(run.absent(means.device))
+        if wanted.type != "cuda":
+            run.settle(means.device, means.precision, means.compile, means.workers)
+
+
+def room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
+    """Sets that are too small, and places that cannot be written."""
+    for row, recipe in recipes.items():
+        if recipe.batch > ledger.images:
+            largest = 2 ** (ledger.images.bit_length() - 1)
+            raise ValueError(
+                f"{row}: batch {recipe.batch} is larger than the {ledger.images} images; use --batch {largest}"
+            )
+    if ledger.path.is_dir():
+        raise ValueError(f"{ledger.path} is a folder; give a file for --records")
+    ledger.findings()  # or the file is something else
+    for place, flag in ((ledger.path.parent, "--records"), (out, "--out")):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            raise ValueError(f"{place} cannot be made a folder; give another {flag}") from None
+        if not os.access(place, os.W_OK):
+            raise ValueError(f"{place} cannot be written to; give another {flag}")
