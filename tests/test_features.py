@@ -191,6 +191,6 @@ def test_one_rank_tells_how_far_it_is(monkeypatch, capsys, leads):
     monkeypatch.setattr("fastmoco.evaluate.progress.SELDOM", 0.0)
     with Progress("embedding", 10) as progress:
         progress.add(5)
-        progress.say("stopped")
+        progress.line.say("stopped")
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == (2 if leads else 0)

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fastmoco.recipes import find
-from fastmoco.trials import watch
 from fastmoco.trials.crew import Task
 from fastmoco.trials.job import Job, Means
-from fastmoco.trials.watch import Watch, state
+from fastmoco.trials.watch import state
 
 RECIPE = replace(find("pocket/shapes").recipe, batch=10, epochs=100)
 
@@ -29,43 +28,34 @@ def task(tmp_path):
     return make
 
 
-def test_each_has_its_epochs_and_all_have_a_rate_and_a_time(task):
+def test_all_have_a_rate_and_a_time_and_each_has_its_epochs(task):
     working = [task("table4b/mocov3", 1, [(100, 10.0), (200, 15.0)]), task("my.py:own", logged=[(40, 25.0)])]
     # 2,000 and 3,600 images of them are left, and 4,000 of one that has not begun, at 40 a second.
     assert state(working, [task("table7/byol")]) == (
-        "mocov3:1 50/100, my.py:own:0 10/100  40 img/s  about 4:00 of training left"
+        "40 img/s  about 4:00 of training left  mocov3:1 50/100, my.py:own:0 10/100"
     )
 
 
-def test_a_judgement_is_no_end_and_has_no_rate(task):
+def test_a_judgement_on_the_way_is_no_end(task):
     one = task("table4b/mocov3", logged=[(200, 16.0)])
     with (one.folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 200, "val/knn_top1": 70.0}) + "\n")
-    assert state([one], []) == "mocov3:0 50/100  16 img/s  about 2:05 of training left"
+    assert state([one], []) == "16 img/s  about 2:05 of training left  mocov3:0 50/100"
 
 
-def test_before_the_first_step_and_after_the_last_nothing_is_told_of_time(task):
+def test_one_that_is_judged_has_no_rate_any_more(task):
+    working = [task("table4b/mocov3", logged=[(200, 16.0)]), task("table7/byol", logged=[(400, 99.0)])]
+    assert state(working, []) == "16 img/s  about 2:05 of training left  mocov3:0 50/100, byol:0 is judged"
+    assert state(working[1:], [task("table7/nnclr")]) == "byol:0 is judged"
+
+
+@pytest.mark.parametrize("rates", [(), [(4, float("nan"))], [(4, 0.0)]])
+def test_while_one_has_no_rate_nothing_is_told_of_time(task, rates):
+    working = [task("table4b/mocov3", logged=[(200, 16.0)]), task("table7/byol", logged=rates)]
+    assert state(working, []) == f"mocov3:0 50/100, byol:0 {len(rates)}/100"
+
+
+def test_a_log_that_is_not_there_is_one_that_has_not_begun(task):
     begun = task("table4b/mocov3")
-    assert state([begun], []) == "mocov3:0 0/100"
     (begun.folder / "metrics.jsonl").unlink()
     assert state([begun], []) == "mocov3:0 0/100"
-    assert state([task("table7/nnclr", logged=[(400, 20.0)])], []) == "nnclr:0 is judged"
-
-
-def test_it_is_one_line_that_fits_the_terminal_and_is_taken_away(task, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr(watch, "OFTEN", 0.0)
-    line = Watch(live=True)
-    line.show([task("table4b/mocov3", logged=[(200, 16.0)])], [])
-    line.erase()
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "\r\x1b[2Kmocov3:0 50/100  16\r\x1b[2K")
-
-
-def test_nothing_is_shown_to_a_file_or_twice_within_a_second(task, capsys):
-    one = task("table4b/mocov3")
-    for live in (False, True):
-        line = Watch(live)
-        line.show([one], [])
-        line.show([one], [])
-    assert capsys.readouterr().err.count("mocov3") == 1

@@ -1,10 +1,7 @@
-"""What a training tells: a live line for a person, train.log, metrics.jsonl and TensorBoard events."""
+"""What a training tells: train.log, metrics.jsonl and TensorBoard events, and a line for people."""
 
-import contextlib
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastmoco.checkpoint import write
 from fastmoco.distributed import leads, tell
+from fastmoco.line import Line
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -35,13 +33,11 @@ class Journal:
         self.log = (folder / "train.log" if leads() else Path(os.devnull)).open("a", errors="backslashreplace")
         self.events: SummaryWriter | None = None
         self.begin = partial(_events, folder / "tensorboard", step)
-        self.live = leads() and sys.stderr is not None and sys.stderr.isatty()
-        self.shown = 0.0
+        self.line = Line(quiet=not leads())
 
     def say(self, text: str) -> None:
         """A line for people, now and later."""
-        self._erase()
-        _print(text)
+        self.line.say(text)
         self.note(text)
 
     def note(self, text: str) -> None:
@@ -49,18 +45,9 @@ class Journal:
         self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
         self.log.flush()
 
-    def show(self, text: str) -> None:
-        """The state of things: on a terminal one line that changes, else one line after another."""
-        self.shown = time.monotonic()
-        self._erase()
-        if self.live:
-            _print(text[: shutil.get_terminal_size().columns - 1], end="")
-        else:
-            _print(text)
-
     def stale(self) -> bool:
         """Whether someone watches a line that is older than a second."""
-        return self.live and time.monotonic() - self.shown > 1
+        return self.line.live and self.line.stale()
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
         line = {"step": step, **values}
@@ -87,16 +74,12 @@ class Journal:
             os.fsync(self.metrics.fileno())
 
     def close(self) -> None:
-        self._erase()
+        self.line.erase()
         self.sync()
         self.metrics.close()
         self.log.close()
         if self.events is not None:
             self.events.close()
-
-    def _erase(self) -> None:
-        if self.live:
-            _print("\r\x1b[2K", end="")
 
 
 def _events(folder: Path, step: int) -> "SummaryWriter":
@@ -104,14 +87,6 @@ def _events(folder: Path, step: int) -> "SummaryWriter":
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=step + 1)
-
-
-def _print(text: str, end: str = "\n") -> None:
-    """A terminal that was closed is no reason to lose a training."""
-    if not leads():
-        return
-    with contextlib.suppress(OSError, AttributeError):  # the second, if there never was one
-        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def kept(path: Path, step: int) -> list[dict[str, Any]]:

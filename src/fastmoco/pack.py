@@ -54,7 +54,7 @@ def pack(
             try:
                 packing.finish(cores() if workers is None else max(1, workers), progress.add)
             except KeyboardInterrupt:
-                progress.say(
+                progress.line.say(
                     f"stopped; {packing.shards:,} shards are whole, and the same command goes on with the next"
                 )
                 raise

@@ -116,7 +116,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
                 saved = time.monotonic()
             if stop is not None:
                 agree(None)  # that it is saved: a launcher ends all ranks as soon as one has ended
-                progress.say(f"stopped by {stop.name}; the same command goes on")
+                progress.line.say(f"stopped by {stop.name}; the same command goes on")
                 raise KeyboardInterrupt(int(stop))
     if leads():
         shutil.rmtree(folder, ignore_errors=True)

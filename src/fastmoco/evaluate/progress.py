@@ -1,12 +1,11 @@
 """How far a long work is, how fast it goes, and how much longer it takes, on standard error."""
 
-import shutil
-import sys
 import time
 from types import TracebackType
 
 from fastmoco.distributed import leads
 from fastmoco.journal import clock
+from fastmoco.line import Line
 
 OFTEN, SELDOM = 0.5, 30.0  # seconds between two looks at it: on a terminal, and in a file
 
@@ -22,32 +21,16 @@ class Progress:
         self.images = images  # in all
         self.before = before  # of them were done when this began
         self.done = before
-        self.begun = self.shown = time.monotonic()
-        self.quiet = not leads()
-        self.live = sys.stderr is not None and sys.stderr.isatty() and not self.quiet
+        self.line = Line(quiet=not leads())
+        self.begun = self.line.shown = time.monotonic()
 
     def add(self, count: int) -> None:
         self.done += count
-        now = time.monotonic()
-        if now - self.shown >= (OFTEN if self.live else SELDOM):
-            self.shown = now
-            rate = (self.done - self.before) / (now - self.begun)
+        if self.line.stale(OFTEN if self.line.live else SELDOM):
+            rate = (self.done - self.before) / (time.monotonic() - self.begun)
             left = clock(max(0, self.images - self.done) / rate)
-            self._show(f"{self.what}: {min(1, self.done / self.images):.0%}, {rate:,.0f} images a second, {left} left")
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._show(text)
-        if self.live:
-            print(file=sys.stderr)
-
-    def _show(self, text: str) -> None:
-        if self.quiet:
-            return
-        if self.live:
-            print(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
+            done = f"{min(1, self.done / self.images):.0%}"
+            self.line.show(f"{self.what}: {done}, {rate:,.0f} images a second, {left} left")
 
     def __enter__(self) -> "Progress":
         return self
@@ -55,5 +38,4 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.live:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+        self.line.erase()

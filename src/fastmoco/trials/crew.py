@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastmoco.interrupts import Interrupts
+from fastmoco.line import Line
+from fastmoco.trials import watch
 from fastmoco.trials.job import TAKEN, Job
-from fastmoco.trials.watch import Watch
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
@@ -152,9 +153,8 @@ def work(
     def fits(task: Task) -> bool:
         return end is None or time.monotonic() + pace.expect(task) <= end
 
-    seen = sys.stderr is not None and sys.stderr.isatty()
-    watch = Watch(seen and jobs > 1)  # where it is one, its own line is seen
-    with Interrupts() as interrupts, Crew(live=seen and jobs == 1) as crew:
+    line = Line()
+    with Interrupts() as interrupts, Crew(live=line.live and jobs == 1) as crew:
         interrupts.hold()
         while todo or crew.working:
             late = end is not None and time.monotonic() > end
@@ -162,17 +162,18 @@ def work(
                 break
             while len(crew.working) < jobs and (task := next(filter(fits, todo), None)):
                 todo.remove(task)
-                watch.erase()
+                line.erase()
                 _begin(crew, task, collect)
             for task, code, spent in crew.ended():
-                watch.erase()
+                line.erase()
                 reason = _reason(task, code, crew.earlier[task])
                 _tell(task, code, spent, reason, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
             if todo and not crew.working and not any(map(fits, todo)):
                 break
-            watch.show([*crew.working], todo)
+            if line.live and jobs > 1 and crew.working and line.stale(watch.OFTEN):  # one alone shows its own
+                line.show(watch.state([*crew.working], [*filter(fits, todo)]))
             time.sleep(TICK)
-        watch.erase()
+        line.erase()
         stopped, outcome.left = interrupts.asked, [*outcome.left, *crew.working, *todo]
         if crew.working and not stopped:
             print(f"the time is over; {len(crew.working)} at work save what they have", flush=True)

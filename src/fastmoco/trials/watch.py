@@ -1,9 +1,7 @@
-"""How far several trainings at once are: one line on a terminal, which changes. Each has its own in its log."""
+"""How far several trainings at once are, in one line. Each has more to tell in its log."""
 
-import contextlib
-import shutil
+import math
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,43 +11,37 @@ if TYPE_CHECKING:
 OFTEN = 1.0  # seconds between two looks at the logs
 
 
-class Watch:
-    """The line, if someone is there to see it."""
-
-    def __init__(self, live: bool) -> None:
-        self.live = live
-        self.shown = 0.0
-
-    def show(self, working: "Sequence[Task]", todo: "Sequence[Task]") -> None:
-        if self.live and working and time.monotonic() - self.shown > OFTEN:
-            self.shown = time.monotonic()
-            _print(f"\r\x1b[2K{state(working, todo)[: shutil.get_terminal_size().columns - 1]}")
-
-    def erase(self) -> None:
-        """Before something else is printed."""
-        if self.live:
-            _print("\r\x1b[2K")
-
-
 def state(working: "Sequence[Task]", todo: "Sequence[Task]") -> str:
-    """How far each is, how many images a second go through all of them, and how long that takes for the rest."""
-    from fastmoco.journal import clock, kept
+    """Images a second of all, how long the rest of all takes at that rate, and how far each is.
 
-    words, rate, left = [], 0.0, sum(task.seen for task in todo)
+    Nothing is told of time while one has no rate yet.
+    """
+    from fastmoco.journal import clock
+
+    words, rates, left = [], [], sum(task.seen for task in todo)
     for task in working:
-        logged = [line for line in kept(task.folder / "metrics.jsonl", sys.maxsize) if "perf/images_per_second" in line]
-        done = logged[-1]["step"] * task.recipe.batch if logged else 0
+        done, rate = _progress(task)
         left += task.seen - done
         if done < task.seen:
-            rate += logged[-1]["perf/images_per_second"] if logged else 0.0
+            rates.append(rate)
             words.append(f"{task.brief} {done * task.recipe.epochs // task.seen}/{task.recipe.epochs}")
         else:
             words.append(f"{task.brief} is judged")
-    pace = f"  {rate:,.0f} img/s  about {clock(left / rate)} of training left" if rate and left else ""
-    return ", ".join(words) + pace
+    known = rates and all(rate > 0 for rate in rates)
+    pace = [f"{sum(rates):,.0f} img/s", f"about {clock(left / sum(rates))} of training left"] if known else []
+    return "  ".join([*pace, ", ".join(words)])
 
 
-def _print(text: str) -> None:
-    """A terminal that was closed is no reason to lose trainings."""
-    with contextlib.suppress(OSError):
-        print(text, end="", file=sys.stderr, flush=True)
+def _progress(task: "Task") -> tuple[int, float]:
+    """Images that a training has seen, and images a second by its last log line; 0 if that tells none."""
+    from fastmoco.journal import kept
+
+    try:
+        lines = kept(task.folder / "metrics.jsonl", sys.maxsize)
+    except OSError:  # someone has removed it just now
+        lines = []
+    logged = [line for line in lines if "perf/images_per_second" in line]
+    if not logged:
+        return 0, 0.0
+    rate = logged[-1]["perf/images_per_second"]
+    return logged[-1]["step"] * task.recipe.batch, rate if math.isfinite(rate) else 0.0
