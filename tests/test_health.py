@@ -7,7 +7,7 @@ from small import crops, shrink
 
 from fastmoco import methods
 from fastmoco.contrast import Cosine, InfoNCE
-from fastmoco.health import LINES, drift, measure, past, rank, verdict
+from fastmoco.health import LINES, drift, measure, peak, rank, verdict
 from fastmoco.learner import Learner
 from fastmoco.pairs import meetings
 from fastmoco.target import Momentum
@@ -213,12 +213,22 @@ def test_what_was_not_logged_is_not_judged():
     assert verdict([few] * LINES, CHANCE, B, D).startswith("healthy")
 
 
-def test_a_training_is_past_its_best_by_more_than_a_point():
-    def judged(*knn):
-        lines = [{"step": 10 * place, "val/knn_top1": value} for place, value in enumerate(knn, 1)]
-        return past([{"step": 5, "train/loss": 1.0}, *lines, {"step": 99, "train/loss": 0.5}])
+def judged(*knn, images=10_000, step=None):
+    lines = [{"step": 10 * place, "val/knn_top1": value} for place, value in enumerate(knn, 1)]
+    end = 10 * len(knn) if step is None else step
+    return peak([{"step": 5, "train/loss": 1.0}, *lines, {"step": end, "train/loss": 0.5}], end, images)
 
-    assert judged(70.0, 87.1, 86.5, 85.8) == (20, 87.1)
-    assert judged(70.0, 87.1, 86.1) is None
+
+def test_a_training_is_past_its_best_if_it_has_fallen_by_more_than_chance():
+    assert judged(70.0, 87.1, 86.5, 85.8) == (20, 87.1, 85.8)
+    assert judged(70.0, 87.1, 86.1) is None, "a point"
     assert judged(70.0, 80.0) is None
+    # Of 400 images, 80 % have a standard error of two points.
+    assert judged(83.9, 80.0, images=400) is None
+    assert judged(84.1, 80.0, images=400) == (10, 84.1, 80.0)
+
+
+def test_what_was_not_judged_at_the_end_has_no_peak():
     assert judged() is None
+    assert judged(87.0, 70.0, step=30) is None
+    assert judged(87.0, 70.0, images=0) is None

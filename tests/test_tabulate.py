@@ -274,6 +274,8 @@ def test_a_training_that_shared_a_device_would_have_gone_at_the_rate_of_one_that
     # 1,000 images an epoch at 250 a second, whatever the time until the first step was.
     assert [cells(table, epochs)["MoCo v3: minutes"] for epochs in ("100", "200", "400")] == ["6.7", "13.3", "26.7"]
     assert table.notes[-2].endswith("Such a training had taken 9 seconds until its first step.")
+    table = lengths(evidence(*FAST, *shared, finding("table4b/mocov3", 1, epochs=200, first_step=12.0)))
+    assert table.notes[-2].endswith("Such a training had taken 9 to 12 seconds until its first step.")
     assert "times as long" in table.notes[2]
 
 
@@ -320,7 +322,7 @@ def test_a_number_is_reached_between_two_runs_by_factors():
 # All trainings
 
 
-def test_all_trainings_are_ranked_set_by_set_and_say_what_they_have_otherwise():
+def test_all_trainings_are_ranked_set_by_set_and_say_what_is_changed():
     slow, cool = (finding("table4b/mocov3", top1=top1) for top1 in (70.0, 80.0))
     slow = replace(slow, recipe=replace(slow.recipe, optim=replace(slow.recipe.optim, lr=0.1)))
     contrast, schedule = replace(cool.recipe.contrast, tau=0.5), replace(cool.recipe.schedule, warmup=3.0)
@@ -328,22 +330,43 @@ def test_all_trainings_are_ranked_set_by_set_and_say_what_they_have_otherwise():
     own = finding("table7/byol", top1=99.0, base="pocket/shapes")
     own = replace(own, row="pocket/shapes", base="", recipe=find("pocket/shapes").recipe)
     table = everything([slow, own, *seeds("table4b/mocov3", 74.0, 76.0), cool])
-    assert table.head == ("row, and what it has otherwise", "set", "epochs", "kNN", "cached linear", "seeds")
+    assert table.head == ("row and changes", "set", "images", "epochs", "cached linear", "kNN", "seeds")
     within = "table4b/mocov3 in pocket/imagenette"
     assert table.rows == (
-        (f"{within}, contrast.tau=0.5, schedule.warmup=3.0", "imagenette", "7", "80.0", "85.0", "1"),
-        (within, "imagenette", "100", "75.0 ± 1.4", "80.0 ± 1.4", "2"),
-        (f"{within}, optim.lr=0.1", "imagenette", "100", "70.0", "75.0", "1"),
-        ("pocket/shapes", "shapes", "20", "99.0", "104.0", "1"),
+        (f"{within}, contrast.tau=0.5, schedule.warmup=3.0", "imagenette", "1,000", "7", "85.0", "80.0", "1"),
+        (within, "imagenette", "1,000", "100", "80.0 ± 1.4", "75.0 ± 1.4", "2"),
+        (f"{within}, optim.lr=0.1", "imagenette", "1,000", "100", "75.0", "70.0", "1"),
+        ("pocket/shapes", "shapes", "1,000", "20", "104.0", "99.0", "1"),
     )
-    assert [line[2] for line in everything([slow, own, cool], epochs=7).rows] == ["7"]
+    assert table.notes[1].startswith("Changes are from the row")
+    assert [line[3] for line in everything([slow, own, cool], epochs=7).rows] == ["7"]
 
 
-def test_of_a_row_in_a_file_that_is_gone_only_its_name_is_told_and_a_training_told_twice_counts_once():
-    gone = replace(finding("table4b/mocov3"), row="gone.py:own", base="")
-    missing = replace(gone, seed=1, results={"online": {}})
-    lines = everything([replace(gone, results={"online": {"knn20/top1": 1.0}}), gone, missing]).rows
-    assert lines == (("gone.py:own", "imagenette", "100", "50.0 (n = 1)", "55.0 (n = 1)", "2"),)
+def test_a_linear_number_decides_the_order_as_in_other_tables_and_one_without_it_is_last():
+    results = ({"cached/top1": 60.0, "knn20/top1": 90.0}, {"cached/top1": 70.0}, {"knn20/top1": 99.0})
+    found = [finding("table4b/mocov3", epochs=n, results={"online": each}) for n, each in enumerate(results, 11)]
+    assert [line[3] for line in everything(found).rows] == ["12", "11", "13"]
+
+
+def test_sets_of_one_name_are_told_apart():
+    one, other = finding("table4b/mocov3", top1=50.0), finding("table4b/mocov3", top1=60.0, images=77, names="others")
+    best = finding("table4b/mocov3", top1=55.0, epochs=30)
+    assert [(line[2], line[5]) for line in everything([one, other, best]).rows] == [
+        *(("77", "60.0"), ("1,000", "55.0"), ("1,000", "50.0")),
+    ]
+
+
+def test_a_file_that_a_record_names_is_not_run(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("raise SystemExit('it was run')")
+    first = replace(finding("table4b/mocov3"), row=f"{path}:own", base="")
+    again = replace(first, results={"online": {"knn20/top1": 1.0, "cached/top1": 2.0}})  # told before it
+    other = replace(first, recipe=replace(first.recipe, batch=8), results={"online": {"knn20/top1": 9.0}})
+    lines = everything([again, first, other]).rows
+    assert lines == (
+        (f"{path}:own", "imagenette", "1,000", "100", "55.0", "50.0", "1"),
+        (f"{path}:own, batch=8", "imagenette", "1,000", "100", "", "9.0", "1"),
+    )
 
 
 # The command
@@ -379,6 +402,31 @@ def test_tables_of_other_sets_come_from_their_own_base(here, capsys):
     assert "MoCo v3 and Fast-MoCo on cifar10, as in pocket/cifar10, 200 epochs" in capsys.readouterr().out
     report((str(here / "c.jsonl"),), recipe_base="pocket/cifar10", table=("headline", "table4b"))
     assert capsys.readouterr().out.count("as in pocket/cifar10, 200 epochs") == 2
+
+
+def test_all_trainings_are_of_any_setting_and_of_several_sets(here, capsys):
+    some, others = finding("table4b/mocov3"), finding("table4b/mocov3", images=77, names="others", epochs=70)
+    write(here / "results/sweeps/some.jsonl", some, others, finding("table4b/mocov3", base="pocket/photos"))
+    with pytest.raises(ValueError, match="give the records of one set only"):
+        report(table=("headline",))
+    report(table=("all",), recipe_base="pocket/cifar10")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[3:6]] == ["table4b/mocov3"] * 3
+    report(table=("all",), epochs=70)
+    assert capsys.readouterr().out.count("table4b/mocov3") == 1
+
+
+def test_all_trainings_are_printed_if_asked_for_and_fill_their_place(here, capsys):
+    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    report()
+    assert "all trainings" not in capsys.readouterr().out
+    report(table=("all", "settings"))
+    said = capsys.readouterr().out
+    assert said.startswith("all trainings")
+    assert "\nsettings\n" in said
+    page = here / "page.md"
+    page.write_text("<!-- all --><!-- /all -->")
+    report(fill=("page.md",))
+    assert "| row and changes |" in page.read_text()
 
 
 def test_documents_are_filled_and_filled_again_alike(here, capsys):
@@ -426,7 +474,10 @@ def test_mistakes_are_one_line(here):
     nothing = r"^no findings in the setting of pocket/photos, but 9 of pocket/imagenette: .*, or look at --table all$"
     with pytest.raises(ValueError, match=nothing):
         report(("some.jsonl",), recipe_base="pocket/photos")
-    report(("some.jsonl",), recipe_base="pocket/photos", table=("all",))
+    with pytest.raises(ValueError, match=r"^--epochs 7: no training had so many; use 100"):
+        report(("some.jsonl",), table=("all",), epochs=7)
+    with pytest.raises(ValueError, match=r"^unknown table 'alll'; the nearest known: all"):
+        report(("some.jsonl",), table=("alll",))
     with pytest.raises(ValueError, match=r"^--epochs 7: no training had so many; use 100"):
         report(("some.jsonl",), epochs=7)
     (here / "page.md").write_text("nothing\n")

@@ -24,7 +24,7 @@ HIGH_GRADIENT = 10.0  # ten times the norm at which the paper clips
 # Before a norm, weights that jump grow and their gradients shrink, so that only the distance to the target tells.
 HIGH_DRIFT = 0.5
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
-PAST = 1.0  # points of kNN; less may be chance
+FALLEN = 1.0  # points of kNN, and twice its standard error, as with few images to judge by more may be chance
 
 
 @torch.no_grad()
@@ -112,11 +112,18 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
     return "; ".join(findings) or f"healthy: {score}, {state}"
 
 
-def past(lines: Iterable[Mapping[str, float | int]]) -> tuple[int, float] | None:
-    """The step and the number where kNN was at its best, if it has fallen by the end: few images are soon learnt."""
-    judged = [(int(line["step"]), float(line["val/knn_top1"])) for line in lines if "val/knn_top1" in line]
-    best = max(judged, key=lambda each: each[1], default=None)
-    return best if best is not None and best[1] - judged[-1][1] > PAST else None
+def peak(lines: Iterable[Mapping[str, float | int]], step: int, images: int) -> tuple[int, float, float] | None:
+    """Where kNN was at its best: the step, the number, and the lower one that it has come to by the last step.
+
+    None if it has not fallen by more than chance, with so many images to judge by, or was not asked for at that step.
+    """
+    judged = [(line["step"], line["val/knn_top1"]) for line in lines if "val/knn_top1" in line]
+    if not judged or judged[-1][0] != step or not images:
+        return None
+    last = judged[-1][1]
+    at, best = max(judged, key=lambda each: each[1])
+    chance = 2 * math.sqrt(last * (100 - last) / images)
+    return (int(at), best, last) if best - last > max(FALLEN, chance) else None
 
 
 def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:

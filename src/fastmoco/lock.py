@@ -5,6 +5,9 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+# A link in its place is not followed, where there is a way to say so; what is in the file is left alone.
+OPEN = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+
 
 @contextlib.contextmanager
 def alone(path: Path, busy: str) -> Iterator[None]:
@@ -12,8 +15,7 @@ def alone(path: Path, busy: str) -> Iterator[None]:
 
     A forked worker does not hold it.
     """
-    # A link in its place is not followed, and what is in the file is left alone.
-    with os.fdopen(os.open(path / ".lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as file:
+    with os.fdopen(os.open(path / ".lock", OPEN), "w") as file:
         with contextlib.suppress(ImportError):  # not on Windows
             import fcntl
 
@@ -29,7 +31,7 @@ def in_turn(path: Path) -> Iterator[None]:
     """Processes that change one file, each after the other. Nothing is left beside it."""
     place = path.with_name(f".{path.name}.lock")
     while True:
-        with os.fdopen(os.open(place, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW), "w") as file:
+        with os.fdopen(os.open(place, OPEN), "w") as file:
             with contextlib.suppress(ImportError):  # not on Windows
                 import fcntl
 
@@ -48,7 +50,7 @@ def _is(descriptor: int, path: Path) -> bool:
     """Whether an open file is still the one of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
-    except FileNotFoundError:
+    except OSError:  # it is gone; of one that another machine has removed a file system may tell that in other ways
         return False
 
 

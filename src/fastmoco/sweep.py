@@ -11,7 +11,7 @@ import tyro
 
 from fastmoco.command import USUAL, Settings, compose, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str
-from fastmoco.trials import checks
+from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
 from fastmoco.trials.job import Job, Means, Switch
 from fastmoco.trials.ledger import Ledger
@@ -86,9 +86,9 @@ def sweep(
     from fastmoco.parts import split
     from fastmoco.run import cores
 
-    checks.flags(what, seeds, jobs, beside, minutes, knn_every)
+    refuse_flags(what, seeds, jobs, beside, minutes, knn_every)
     means = Means(device, precision, compile, graph, workers)
-    checks.means(means, first_seed)
+    refuse_means(means, first_seed)
     recipes = _recipes(what, recipe_base, flat(set), epochs, batch)
     data = str(data) or _suited(recipe_base, recipes)
     if not data:
@@ -98,7 +98,7 @@ def sweep(
     known = fingerprint(source.train)
     ledger = Ledger(Path(records or f"results/sweeps/{word(data)}.jsonl"), int(known["images"]), str(known["names"]))
     folder = Path(out or f"runs/sweep-{word(data)}")
-    checks.room(recipes, ledger, folder)
+    refuse_room(recipes, ledger, folder)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
     job = Job(
         folder="",

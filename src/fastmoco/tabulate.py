@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from fastmoco.trials.findings import Finding
 
 RECORDS, FIGURES = "results/sweeps", "docs/results"
-BASE, ALL = "pocket/imagenette", "all"
+BASE = "pocket/imagenette"
+ALL = "all"
+UNASKED = ("settings", ALL)  # are not printed
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
 DRAWN = {  # for each figure what it shows, in words for those who cannot see it
@@ -59,11 +61,11 @@ def report(
 
     known = _read(records)
     setting = compose(recipe_base, flat(set), None, batch, "", None)
-    here = gather(known, recipe_base, setting)
-    if table != (ALL,):
-        _refuse(known, [here, *(gather(known, row) for row in SETS.values() if row != recipe_base)], epochs)
+    if table != (ALL,):  # which is of any setting
+        _refuse([gather(known, recipe_base, setting), *(gather(known, row) for row in SETS.values())], known)
+    _refuse_epochs(epochs, known)
     makers = tables(known, recipe_base, epochs, table, setting)
-    for path in draw(here, Path(figures)) if figures else ():
+    for path in draw(gather(known, recipe_base, setting), Path(figures)) if figures else ():
         print(f"drawn: {path}")
     texts = {Path(each): filled(Path(each), makers, Path(figures or FIGURES), table) for each in fill}
     for document, text in texts.items():  # when all could be made
@@ -71,24 +73,24 @@ def report(
         document.write_text(text, newline=ends)
         print(f"filled: {document}")
     if not fill and not figures:
-        _print(makers)
+        _print({name: make for name, make in makers.items() if table or name not in UNASKED})
 
 
-def _refuse(records: "Mapping[str, Sequence[Finding]]", evidences: "Sequence[Evidence]", epochs: int | None) -> None:
-    """Records in which there is nothing to tell of; what there is instead is said."""
+def _refuse(evidences: "Sequence[Evidence]", records: "Mapping[str, Sequence[Finding]]") -> None:
+    """Records of other settings only; which those are is said."""
     from collections import Counter
 
-    there = Counter(each.base or each.row for findings in records.values() for each in findings)
-    if not there:
-        raise ValueError(f"no findings in {RECORDS}, or in the RECORDS that were named; `fastmoco sweep` makes them")
-    inside = [each for evidence in evidences for each in evidence.findings]
-    if not inside:
+    if not any(evidence.findings for evidence in evidences):
+        there = Counter(each.base or each.row for findings in records.values() for each in findings)
         found = ", ".join(f"{count} of {base}" for base, count in there.items())
         raise ValueError(
             f"no findings in the setting of {evidences[0].base}, but {found}: give that as --recipe-base, with the "
             f"--batch and --set of the sweep, or look at --table {ALL}"
         )
-    after = sorted({each.recipe.epochs for each in inside})
+
+
+def _refuse_epochs(epochs: int | None, records: "Mapping[str, Sequence[Finding]]") -> None:
+    after = sorted({each.recipe.epochs for findings in records.values() for each in findings})
     if epochs is not None and epochs not in after:
         raise ValueError(f"--epochs {epochs}: no training had so many; use {', '.join(map(str, after))}")
 
@@ -107,6 +109,9 @@ def tables(
     from fastmoco.trials.evidence import gather
     from fastmoco.trials.tables import everything, paper_table, settings
 
+    every = [each for findings in records.values() for each in findings]
+    if tuple(only) == (ALL,):  # of any setting, and of sets that cannot be told together
+        return {ALL: lambda: everything(every, epochs)}
     here = gather(records, base, setting)
     others = {name: here if row == base else gather(records, row) for name, row in SETS.items()}
     told = [here, *(each for each in others.values() if each is not here)]
@@ -117,14 +122,13 @@ def tables(
         "epochs": lambda: rivals.lengths(here),
         "encoders": lambda: rivals.encoders(here, epochs),
         **{name: functools.partial(rivals.headline, each, epochs) for name, each in others.items()},
+        ALL: lambda: everything(every, epochs),
     }
     for name in only or PAPER:
-        if name == ALL:
-            made[name] = lambda: everything((each for known in records.values() for each in known), epochs)
-        elif name in TABLES or ".py" in name:
+        if name in TABLES or ".py" in name:
             made[name] = functools.partial(paper_table, here, name, epochs)
         elif name not in made:
-            raise ValueError(unknown("table", name, [*made, *TABLES, ALL, "my.py"]))
+            raise ValueError(unknown("table", name, [*made, *TABLES, "my.py"]))
     return {name: made[name] for name in only or made}
 
 
@@ -167,13 +171,15 @@ def _link(document: Path, figure: Path) -> str:
 
 
 def _read(records: Sequence[str]) -> "dict[str, list[Finding]]":
-    """Findings by the name of their file."""
+    """Findings by the name of their file; there is at least one."""
     from fastmoco.trials import findings
 
     paths = [path for each in records or [RECORDS] for path in _files(Path(each))]
     known: dict[str, list[Finding]] = {}
     for path in paths:
         known.setdefault(path.name, []).extend(findings.read([path]))
+    if not any(known.values()):
+        raise ValueError(f"no findings in {RECORDS}, or in the RECORDS that were named; `fastmoco sweep` makes them")
     return known
 
 
@@ -184,10 +190,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def _print(makers: "Mapping[str, Callable[[], Table]]") -> None:
-    """Those that have rows; only bases have some without any finding."""
+    """Those that have rows."""
     from fastmoco.report import print_table
 
-    shown = [made for name, make in makers.items() if name != "settings" and (made := make()).rows]
+    shown = [made for make in makers.values() if (made := make()).rows]
     if not shown:
         raise ValueError("the findings are of none of these tables; name others, or leave out --table")
     for number, table in enumerate(shown):

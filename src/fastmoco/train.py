@@ -220,7 +220,7 @@ class Training:
             if interrupts.halt():
                 raise KeyboardInterrupt(int(interrupts.asked or 2))
             if self.journal.stale():
-                self.journal.show(f"reading images: {count:,} of {len(images):,}")
+                self.journal.line.show(f"reading images: {count:,} of {len(images):,}")
 
         self.loader = choose(
             images,
@@ -265,7 +265,8 @@ class Training:
     def _show(self) -> None:
         """On a terminal the verdict is one word, as the line may be short."""
         word, _, evidence = self._verdict().partition(": ")
-        self.journal.show(self._line() if self.journal.live or word == "healthy" else f"{self._line()}  {evidence}")
+        line = self.journal.line
+        line.show(self._line() if line.live or word == "healthy" else f"{self._line()}  {evidence}")
 
     def _line(self) -> str:
         values = self.meter.read(self.recipe.batch)
@@ -298,7 +299,7 @@ class Training:
 
     def _judge(self, halt: Callable[[], bool]) -> None:
         with self.meter.pause():
-            self.journal.show("judging the encoder by its labelled images")
+            self.journal.line.show("judging the encoder by its labelled images")
             if self.judge is None:
                 size = max(view.size for view in self.recipe.views)
                 self.judge = Judge(self.source, size, self.run.workers)
@@ -322,11 +323,13 @@ class Training:
         if self.unreadable.reasons:
             self.journal.say(f"{len(self.unreadable.reasons)} images could not be read; see {self.unreadable.path}")
         self.journal.say(f"done in {clock(self.meter.seconds)} of training: {verdict}")
-        best = health.past(kept(self.folder / "metrics.jsonl", self.step))
-        if best is not None:
+        judged = 0 if self.judge is None else len(self.judge.test_labels)
+        peak = health.peak(kept(self.folder / "metrics.jsonl", self.step), self.step, judged)
+        if peak is not None:
+            step, best, last = peak
             self.journal.say(
-                f"kNN was {best[1]:.1f} % after epoch {best[0] // self.draws.per_epoch} and is "
-                f"{self.journal.last('val/knn_top1'):.1f} % now: fewer epochs may do better on these images"
+                f"kNN was {best:.1f} % after epoch {step // self.draws.per_epoch} and is {last:.1f} % now: "
+                "fewer epochs may do better on these images"
             )
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(self.folder)!r})")
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
 
 
-def flags(
+def refuse_flags(
     what: Sequence[str], seeds: int, jobs: int, beside: int, minutes: float | None, knn_every: int | None
 ) -> None:
-    """Numbers that mean nothing."""
+    """Flags that mean nothing."""
     if not all(what) or not what:
         raise ValueError("nothing to sweep; give tables or rows, such as table4a or table4b/mocov3")
     for name, value in (("seeds", seeds), ("jobs", jobs), ("knn-every", 1 if knn_every is None else knn_every)):
@@ -27,7 +27,7 @@ def flags(
         raise ValueError(f"--minutes {minutes:g}: use a positive time")
 
 
-def means(means: Means, first_seed: int) -> None:
+def refuse_means(means: Means, first_seed: int) -> None:
     """A device that is not there. A GPU that is there is left to the trainings: this process does not need it."""
     import torch
 
@@ -46,7 +46,7 @@ def means(means: Means, first_seed: int) -> None:
             run.settle(means.device, means.precision, means.compile, means.workers)
 
 
-def room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
+def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
     """Sets that are too small, and places that cannot be written."""
     for row, recipe in recipes.items():
         if recipe.batch > ledger.images:

@@ -114,10 +114,9 @@ def lengths(evidence: Evidence) -> Table:
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
     waits = [each.first_step for each in used if each.jobs == 1]
     if waits:
-        least, most = (f"{wait:.0f}" for wait in (min(waits), max(waits)))
         said.append(
             "Minutes are those of all images at the rate of trainings that had the device to themselves. Such a "
-            f"training had taken {least if least == most else f'{least} to {most}'} seconds until its first step."
+            f"training had taken {_span(waits)} seconds until its first step."
         )
     notes = (SPREAD, *(line for line in said if line), evidence.origin(used))
     return Table(title, head, tuple(lines), notes)
@@ -169,6 +168,11 @@ def _apart(old: Sequence[Finding], new: Sequence[Finding], take: Take) -> Score 
 
 def _scored(name: str) -> Take:
     return lambda each: each.score(name)
+
+
+def _span(values: Sequence[float]) -> str:
+    """From the least to the most, in whole numbers; one number if that is all."""
+    return " to ".join(dict.fromkeys(f"{each(values):.0f}" for each in (min, max)))
 
 
 def _minutes(method: dict[int, list[Finding]], epochs: int) -> Score | None:

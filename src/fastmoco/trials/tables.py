@@ -1,4 +1,4 @@
-"""The paper's tables, with what was found in another setting beside what the paper reports."""
+"""The paper's tables, with what was found in another setting beside what the paper reports; and all trainings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from fastmoco.recipe import Recipe, Row
 from fastmoco.recipes import rows
 from fastmoco.transfer import carry
 from fastmoco.trials.evidence import Evidence, average, cell, measures
-from fastmoco.trials.findings import LINEAR, WORDS, Finding
+from fastmoco.trials.findings import CACHED, KNN, LINEAR, WORDS, Finding
 from fastmoco.trials.tally import Score, agreement, ranks
 
 SPREAD = "Top-1 in percent, mean ± standard deviation over seeds; kNN of 20 neighbours."
@@ -78,34 +78,47 @@ def settings(evidences: Sequence[Evidence]) -> Table:
 def everything(findings: Iterable[Finding], epochs: int | None = None) -> Table:
     """All recipes that were trained, in whatever setting: those of a set together, and the best of them first."""
     last = {(each.names, each.images, each.recipe, each.seed): each for each in findings}
-    groups: dict[tuple[str, int, Recipe], list[Finding]] = {}
+    sets: dict[tuple[str, int, str], dict[Recipe, list[Finding]]] = {}
     for each in last.values():
         if epochs is None or each.recipe.epochs == epochs:
-            groups.setdefault((each.names, each.images, each.recipe), []).append(each)
-    shown = [name for name in WORDS if any(average(group, name) for group in groups.values())]
-    ranked = sorted(groups.values(), key=lambda group: (group[0].data, *(-_mean(group, name) for name in shown)))
+            known = sets.setdefault((each.data, each.images, each.names), {})
+            known.setdefault(each.recipe, []).append(each)
+    plain = _plain(last.values())
+    shown = [name for name in (LINEAR, CACHED, KNN) if any(each.score(name) is not None for each in last.values())]
     lines = []
-    for group in ranked:
-        means = (cell(average(group, name), len(group)) for name in shown)
-        lines.append((_title(group[0]), group[0].data, str(group[0].recipe.epochs), *means, str(len(group))))
-    head = ("row, and what it has otherwise", "set", "epochs", *(WORDS[name] for name in shown), "seeds")
-    return Table("all trainings", head, tuple(lines), (SPREAD,))
+    for (data, images, _), groups in sorted(sets.items(), key=lambda each: each[0]):
+        by = measures([each for group in groups.values() for each in group])
+        for group in sorted(groups.values(), key=lambda group: [-_mean(group, name) for name in by]):
+            first, means = group[0], (cell(average(group, name), len(group)) for name in shown)
+            about = (_title(first, plain), data, f"{images:,}", str(first.recipe.epochs))
+            lines.append((*about, *means, str(len(group))))
+    head = ("row and changes", "set", "images", "epochs", *(WORDS[name] for name in shown), "seeds")
+    note = "Changes are from the row as it is now; of a row in a file, from its first training here."
+    return Table("all trainings", head, tuple(lines), (SPREAD, note))
+
+
+def _plain(findings: Iterable[Finding]) -> dict[str, Recipe]:
+    """What rows are without changes. Files that records name are not run: they may be anyone's."""
+    builtin = rows()
+    found: dict[str, Recipe] = {}
+    for each in findings:
+        if {each.row, each.base or each.row} <= builtin.keys():
+            found[command.title(each.row, each.base)] = command.start(each.row, each.base)
+        else:
+            found.setdefault(command.title(each.row, each.base), each.recipe)
+    return found
+
+
+def _title(finding: Finding, plain: Mapping[str, Recipe]) -> str:
+    """The row of a training, and in what its recipe differs from it beside epochs."""
+    name = command.title(finding.row, finding.base)
+    changes = (f"{path}={brief(here)}" for path, _, here in apart(plain[name], finding.recipe) if path != "epochs")
+    return ", ".join([name, *changes])
 
 
 def _mean(findings: Sequence[Finding], name: str) -> float:
     found = average(findings, name)
     return float("-inf") if found is None else found.mean
-
-
-def _title(finding: Finding) -> str:
-    """The row of a training, and what its recipe has otherwise beside epochs, if the row can still be found."""
-    name = command.title(finding.row, finding.base)
-    try:
-        there = command.start(finding.row, finding.base)
-    except ValueError:
-        return name
-    changed = (f"{path}={brief(here)}" for path, _, here in apart(there, finding.recipe) if path != "epochs")
-    return ", ".join([name, *changed])
 
 
 def _columns(known: Mapping[str, Row], shown: Sequence[str]) -> dict[str, str]:
