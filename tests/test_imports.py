@@ -10,7 +10,19 @@ import fastmoco
 
 ROOT = Path(fastmoco.__file__).parent
 ARROW = [
-    {"samples", "distributed", "names", "randomness", "checkpoint", "interrupts", "shards", "flags", "stem", "lock"},
+    {
+        "samples",
+        "distributed",
+        "names",
+        "randomness",
+        "checkpoint",
+        "interrupts",
+        "shards",
+        "flags",
+        "stem",
+        "lock",
+        "line",
+    },
     {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
     {"branch", "merge", "weights", "images", "detectron", "launch", "documents", "ending"},
     {"steps", "folders", "parts", "foreign", "spread", "members"},

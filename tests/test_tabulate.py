@@ -476,8 +476,8 @@ def test_mistakes_are_one_line(here):
         report(("some.jsonl",), recipe_base="pocket/photos")
     with pytest.raises(ValueError, match=r"^--epochs 7: no training had so many; use 100"):
         report(("some.jsonl",), table=("all",), epochs=7)
-    with pytest.raises(ValueError, match=r"^unknown table 'alll'; the nearest known: all"):
-        report(("some.jsonl",), table=("alll",))
+    with pytest.raises(ValueError, match=r"^unknown table 'aall'; the nearest known: all"):
+        report(("some.jsonl",), table=("aall",))
     with pytest.raises(ValueError, match=r"^--epochs 7: no training had so many; use 100"):
         report(("some.jsonl",), epochs=7)
     (here / "page.md").write_text("nothing\n")
