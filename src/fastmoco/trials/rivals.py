@@ -100,16 +100,14 @@ def lengths(evidence: Evidence) -> Table:
         return Table(title)
     shown = measures(used)
     lines = []
-    for epochs in after:
-        line = [str(epochs)]
-        for method in found:
-            findings = method[epochs]
-            line += [cell(average(findings, name), len(findings)) if findings else "not run" for name in shown]
-            taken = _minutes(method, epochs)  # whose spread is that of one rate, or of none
-            line += ["" if taken is None else f"{taken.mean:.1f}", str(len(findings) or "")]
-        lines.append(tuple(line))
-    columns = [*(WORDS[name] for name in shown), "minutes", "seeds"]
-    head = ("epochs", *(f"{method}: {column}" for method in METHODS for column in columns))
+    for name, method in zip(METHODS, found, strict=True):
+        for epochs, findings in method.items():
+            if findings:
+                means = (cell(average(findings, measure), len(findings)) for measure in shown)
+                taken = _minutes(method, epochs)  # whose spread is that of one rate, or of none
+                spent = "" if taken is None else f"{taken.mean:.1f}"
+                lines.append((f"{name}, {epochs} epochs", *means, spent, str(len(findings))))
+    head = ("", *(WORDS[measure] for measure in shown), "minutes", "seeds")
     old, new = found
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
     waits = [each.first_step for each in used if each.jobs == 1]
