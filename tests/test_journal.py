@@ -42,7 +42,7 @@ def test_what_is_said_is_also_in_the_log(tmp_path, capsys):
     journal = Journal(tmp_path, 0)
     journal.say("resumed")
     journal.note("only for later")
-    journal.show("only for now")
+    journal.line.show("only for now")
     journal.close()
     log = (tmp_path / "train.log").read_text()
     assert "resumed" in log

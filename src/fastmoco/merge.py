@@ -112,7 +112,8 @@ class Beta:
         # Drawn for the images of all ranks, of which each takes its own: the draws are those of one process.
         images = first.shape[1]
         alpha = torch.full((len(first), images * world(), 1), self.alpha, device=first.device)
-        # Where there are shapes but no values, torch 2.11 draws nothing.
-        gamma = alpha if first.is_meta else torch.distributions.Beta(alpha, alpha, validate_args=False).sample()
-        gamma = gamma[:, rank() * images :][:, :images]
+        # A share of two Gamma draws is a Beta draw. Where there are shapes but no values, torch 2.11 draws neither.
+        spread = torch.distributions.Gamma(alpha, torch.ones_like(alpha), validate_args=False)
+        draws: Tensor = alpha.expand(2, *alpha.shape) if first.is_meta else spread.sample((2,))
+        gamma = (draws[0] / draws.sum(0))[:, rank() * images :][:, :images]
         return gamma * first + (1 - gamma) * second
