@@ -6,15 +6,17 @@ import tarfile
 import urllib.error
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
+from pictures import paint
 
 from fastmoco import images as image_files
 from fastmoco import named, shapes, shards
 from fastmoco.data import find
-from fastmoco.images import Images, Pixels
+from fastmoco.images import Images, Pixels, glance
 
 
 @pytest.fixture(autouse=True)
@@ -589,3 +591,14 @@ def test_an_empty_train_folder_beside_a_full_val_is_refused(tmp_path):
     picture(1).save(tmp_path / "val" / "a.png")
     with pytest.raises(ValueError, match=r"no images in .*train', though there is val/"):
         find(str(tmp_path))
+
+
+def test_a_glance_tells_sets_apart_by_what_they_hold(tmp_path):
+    first, other = (find(str(paint(tmp_path / name, 9, classes=3))).train for name in ("a", "b"))
+    assert glance(first) == glance(other)
+    Path(other.name(4)).write_bytes(b"no image, but other bytes")
+    assert glance(first) != glance(other)
+    Path(other.name(4)).unlink()
+    assert len(glance(other)) == len(glance(first)), "one that is gone is told of elsewhere"
+    pixels = np.zeros((5, 4, 4, 3), np.uint8)
+    assert glance(Pixels(pixels, None, (), "set")) != glance(Pixels(pixels + 1, None, (), "set"))

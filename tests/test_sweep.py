@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pictures import paint, records, trace
+from PIL import Image
 
 import fastmoco
 from fastmoco import assess, cli, meeting, run, train
@@ -74,7 +75,7 @@ if act == "meet":
         time.sleep(0.01)
 folder = Path(job["folder"])
 folder.mkdir(parents=True)
-known = {name: job[name] for name in ("row", "base", "seed", "data", "images", "jobs")}
+known = {name: job[name] for name in ("row", "base", "seed", "data", "images", "jobs", "pixels")}
 circumstances = {"evaluations": job["evaluations"], "command": job["command"]}
 recipe = plan["recipes"][job["row"].rpartition(":")[2]]
 finding = {**plan["finding"], **known, "recipe": recipe, "circumstances": circumstances}
@@ -558,6 +559,20 @@ def test_what_goes_wrong_while_a_file_is_held_leaves_no_lock(place):
     with pytest.raises(OSError, match="symbolic link"), in_turn(Path("all.jsonl")):
         pass
     assert not Path("elsewhere").exists()
+
+
+def test_a_set_of_the_same_names_in_another_size_has_no_record_yet(stub, images, tmp_path, capsys):
+    stub()
+    flags = {"records": "all.jsonl"}  # by default each has a file of its own
+    go(images, "rows.py:mocov3", **flags)
+    for change, known in ((None, 1), (16, 0), (None, 1)):
+        other = tmp_path / f"size-{change}" / images.name
+        shutil.copytree(images, other, dirs_exist_ok=True)
+        for path in other.rglob("*.png") if change else ():
+            Image.open(path).resize((change, change)).save(path)
+        capsys.readouterr()
+        go(other, "rows.py:mocov3", dry_run=True, **flags)
+        assert f"trainings: 1, with a record: {known}" in capsys.readouterr().out
 
 
 def test_a_failure_is_told_by_its_own_words_and_not_by_those_of_an_earlier_try(stub, images, capsys):

@@ -359,6 +359,15 @@ def test_sets_of_one_name_are_told_apart():
     ]
 
 
+def test_a_set_in_two_sizes_is_two_sets_and_one_that_does_not_tell_is_either():
+    small, large, quiet = (finding("table4b/mocov3", seed, pixels=each) for seed, each in enumerate(("s", "l", "")))
+    assert [line[-1] for line in everything([small, large]).rows] == ["1", "1"]
+    assert [line[-1] for line in everything([quiet, large]).rows] == ["2"]
+    assert len(evidence(quiet, large).findings) == 2
+    with pytest.raises(ValueError, match="imagenette of 1,000 images and imagenette of 1,000 images; give the records"):
+        evidence(small, large)
+
+
 def test_a_file_that_a_record_names_is_not_run(tmp_path):
     path = tmp_path / "own.py"
     path.write_text("raise SystemExit('it was run')")

@@ -82,7 +82,7 @@ def sweep(
 
     from fastmoco import data as sets
     from fastmoco.bench.record import commit_here
-    from fastmoco.images import fingerprint
+    from fastmoco.images import fingerprint, glance
     from fastmoco.parts import split
     from fastmoco.run import cores
 
@@ -95,8 +95,9 @@ def sweep(
         raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
     source = sets.find(data, download)
     split(source, data)  # refuses a set without labels
-    known = fingerprint(source.train)
-    ledger = Ledger(Path(records or f"results/sweeps/{word(data)}.jsonl"), int(known["images"]), str(known["names"]))
+    known, pixels = fingerprint(source.train), glance(source.train)
+    file = Path(records or f"results/sweeps/{word(data)}.jsonl")
+    ledger = Ledger(file, int(known["images"]), str(known["names"]), pixels)
     folder = Path(out or f"runs/sweep-{word(data)}")
     refuse_room(recipes, ledger, folder)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
@@ -116,6 +117,7 @@ def sweep(
         commit=commit or commit_here(),  # asked now: it may be another when a training ends
         command=command,
         means=replace(means, workers=part if workers is None else workers),
+        pixels=pixels,
     )
     tasks = _tasks(job, recipes, range(first_seed, first_seed + seeds), ledger, folder)
     todo = [task for task in tasks if (ledger.known(task) if dry_run else ledger.collect(task)) is None]
@@ -178,7 +180,7 @@ def _tasks(job: Job, recipes: "dict[str, Recipe]", seeds: range, ledger: Ledger,
     tasks: list[Task] = []
     for seed in seeds:
         for row, recipe in recipes.items():
-            mark = hashlib.sha256(f"{recipe!r} {ledger.images} {ledger.names}".encode()).hexdigest()[:8]
+            mark = hashlib.sha256(f"{recipe!r} {ledger.images} {ledger.names} {ledger.pixels}".encode()).hexdigest()[:8]
             folder = out / f"{word(row)}-{mark}-seed{seed}"
             begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
             own = replace(job, row=row, seed=seed, folder=str(begun[0] if begun else folder))

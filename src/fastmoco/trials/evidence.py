@@ -74,9 +74,12 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
     """
     setting = setting or find(base).recipe
     inside = [(file, each) for file, findings in records.items() for each in findings if _inside(each.recipe, setting)]
-    sets = {each.names: f"{each.data} of {each.images:,} images" for _, each in inside}
+    sets: list[Finding] = []
+    for _, each in inside:
+        if not any(each.on(other.images, other.names, other.pixels) for other in sets):
+            sets.append(each)
     if len(sets) > 1:
-        told = " and ".join(sets.values())
+        told = " and ".join(f"{each.data} of {each.images:,} images" for each in sets)
         raise ValueError(f"trained in the setting of {base}: {told}; give the records of one set only")
     last = {(each.recipe, each.seed): (file, each) for file, each in inside}
     return Evidence(

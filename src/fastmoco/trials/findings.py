@@ -35,6 +35,11 @@ class Finding:
     results: Mapping[str, Mapping[str, float]]  # by which encoder it is: online, or "target, recalibrated"
     curve: tuple[tuple[float, float, float], ...]  # epoch, seconds of training, kNN top-1
     circumstances: Mapping[str, Any]  # device, versions, commit, command
+    pixels: str = ""  # a digest of what some images hold; it was not always told
+
+    def on(self, images: int, names: str, pixels: str) -> bool:
+        """Whether it was trained on that set, as far as is known."""
+        return (self.images, self.names) == (images, names) and (self.pixels == pixels or not self.pixels or not pixels)
 
     def score(self, name: str, encoder: str = PLAIN) -> float | None:
         """A number such as linear/top1, if it was asked for."""
@@ -77,6 +82,7 @@ def _parse(line: str, where: str) -> Finding:
         recipe = read_value(known["recipe"])
         if not isinstance(recipe, Recipe):
             raise ValueError(f"its recipe is a {type(recipe).__name__}")
+        known = {"pixels": "", **known}
         known = {field.name: known[field.name] for field in fields(Finding)}
         times = {name: _number(known[name]) for name in ("seconds", "first_step", "images_per_second")}
         results = {

@@ -45,6 +45,7 @@ class Job:
     commit: str
     command: str  # the sweep's
     means: Means
+    pixels: str = ""  # a digest of some of the images
 
     def recipe(self) -> "Recipe":
         from fastmoco.command import compose

@@ -20,12 +20,13 @@ class Ledger:
     path: Path
     images: int
     names: str
+    pixels: str = ""
 
     def findings(self) -> "list[Finding]":
         return list(filter(self._fits, self._all()))
 
     def _fits(self, finding: "Finding") -> bool:
-        return (finding.images, finding.names) == (self.images, self.names)
+        return finding.on(self.images, self.names, self.pixels)
 
     def find(self, recipe: "Recipe", seed: int) -> "Finding | None":
         return next((each for each in self.findings() if each.seed == seed and each.recipe == recipe), None)

@@ -77,24 +77,31 @@ def settings(evidences: Sequence[Evidence]) -> Table:
 
 def everything(findings: Iterable[Finding], epochs: int | None = None) -> Table:
     """All recipes that were trained, in whatever setting: those of a set together, and the best of them first."""
-    last = {(each.names, each.images, each.recipe, each.seed): each for each in findings}
-    sets: dict[tuple[str, int, str], dict[Recipe, list[Finding]]] = {}
-    for each in last.values():
-        if epochs is None or each.recipe.epochs == epochs:
-            known = sets.setdefault((each.data, each.images, each.names), {})
-            known.setdefault(each.recipe, []).append(each)
-    plain = _plain(last.values())
-    shown = [name for name in (LINEAR, CACHED, KNN) if any(each.score(name) is not None for each in last.values())]
+    sets = _by_set([each for each in findings if epochs in (None, each.recipe.epochs)])
+    every = [each for groups in sets.values() for group in groups.values() for each in group.values()]
+    plain = _plain(every)
+    shown = [name for name in (LINEAR, CACHED, KNN) if any(each.score(name) is not None for each in every)]
     lines = []
-    for (data, images, _), groups in sorted(sets.items(), key=lambda each: each[0]):
-        by = measures([each for group in groups.values() for each in group])
-        for group in sorted(groups.values(), key=lambda group: [-_mean(group, name) for name in by]):
-            first, means = group[0], (cell(average(group, name), len(group)) for name in shown)
-            about = (_title(first, plain), data, f"{images:,}", str(first.recipe.epochs))
+    for (data, images, *_), known in sorted(sets.items(), key=lambda each: each[0]):
+        groups = [list(seeds.values()) for seeds in known.values()]
+        by = measures([each for group in groups for each in group])
+        for group in sorted(groups, key=lambda group: [-_mean(group, name) for name in by]):
+            means = (cell(average(group, name), len(group)) for name in shown)
+            about = (_title(group[0], plain), data, f"{images:,}", str(group[0].recipe.epochs))
             lines.append((*about, *means, str(len(group))))
     head = ("row and changes", "set", "images", "epochs", *(WORDS[name] for name in shown), "seeds")
     note = "Changes are from the row as it is now; of a row in a file, from its first training here."
     return Table("all trainings", head, tuple(lines), (SPREAD, note))
+
+
+def _by_set(findings: Sequence[Finding]) -> dict[tuple[str, int, str, str], dict[Recipe, dict[int, Finding]]]:
+    """By set, recipe and seed; of a training that is told twice, the last. One that tells no pixels has its set's."""
+    pixels = {(each.images, each.names): each.pixels for each in findings if each.pixels}
+    sets: dict[tuple[str, int, str, str], dict[Recipe, dict[int, Finding]]] = {}
+    for each in findings:
+        seen = each.pixels or pixels.get((each.images, each.names), "")
+        sets.setdefault((each.data, each.images, each.names, seen), {}).setdefault(each.recipe, {})[each.seed] = each
+    return sets
 
 
 def _plain(findings: Iterable[Finding]) -> dict[str, Recipe]:

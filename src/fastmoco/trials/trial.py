@@ -153,6 +153,7 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
             "evaluations": list(job.evaluations),
             "when": time.strftime("%Y-%m-%d %H:%M:%S%z"),
         },
+        pixels=job.pixels,
     )
 
 
