@@ -1,11 +1,9 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import fastmoco
-from fastmoco.cli import VERBS
+from fastmoco.cli import VERBS, main
 from fastmoco.recipes import rows
 
 OWN = """
@@ -34,6 +32,22 @@ print(" ".join(name for name in ("torch", "torchvision", "timm", "rich") if name
 sys.exit(code)
 """
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The command in this process, for what does not depend on what was imported; a process takes seconds to start."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fastmoco", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
 
 
 def loaded(done):
@@ -75,8 +89,8 @@ def test_show_imports_only_what_the_encoder_needs():
     assert "Divide(2) Encode Combine(2) Project Predict" in done.stdout
 
 
-def test_show_changes_a_row_and_says_so():
-    done = run("show", "table4a/fast_moco", "--set", "encoder=resnet18", "epochs=5", "--set", "batch=256")
+def test_show_changes_a_row_and_says_so(here):
+    done = here("show", "table4a/fast_moco", "--set", "encoder=resnet18", "epochs=5", "--set", "batch=256")
     assert done.returncode == 0
     assert "not the paper's row" in done.stdout
     assert "73.5" not in done.stdout
@@ -85,8 +99,8 @@ def test_show_changes_a_row_and_says_so():
     assert not any(line.endswith(" ") for line in done.stdout.splitlines())
 
 
-def test_show_carries_a_row_to_a_base():
-    done = run("show", "table4a/encode_only", "--recipe-base", "pocket/imagenette", "--set", "batch=128")
+def test_show_carries_a_row_to_a_base(here):
+    done = here("show", "table4a/encode_only", "--recipe-base", "pocket/imagenette", "--set", "batch=128")
     assert done.returncode == 0
     assert done.stdout.startswith("table4a/encode_only in pocket/imagenette --set batch=128\n")
     assert "68.9" not in done.stdout  # the paper's number is of another setting
@@ -101,13 +115,13 @@ def own(tmp_path):
     return tmp_path
 
 
-def test_a_users_own_file_is_listed_and_shown(own):
-    listed = run("recipes", f"{own}/my.py")
+def test_a_users_own_file_is_listed_and_shown(own, here):
+    listed = here("recipes", f"{own}/my.py")
     assert f"{own}/my.py:mine" in listed.stdout
     assert "_hidden" not in listed.stdout
-    assert f"{own}/my.py:mine" in run("recipes", f"{own}/my.py:mine").stdout
-    assert "table4a/fast_moco" in run("recipes", "table4a/fast_moco").stdout
-    shown = run("show", f"{own}/my.py:mine")
+    assert f"{own}/my.py:mine" in here("recipes", f"{own}/my.py:mine").stdout
+    assert "table4a/fast_moco" in here("recipes", "table4a/fast_moco").stdout
+    shown = here("show", f"{own}/my.py:mine")
     assert shown.returncode == 0
     assert "100 epochs at batch 64" in shown.stdout
 
@@ -138,8 +152,8 @@ def test_a_users_own_file_is_listed_and_shown(own):
         (("show", "figure3b/m3_n2", "--set", "encoder=timm/vit_tiny_patch16_224"), "cannot take 75x75 images"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, reason):
-    done = run(*arguments)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, reason, here):
+    done = here(*arguments)
     assert done.returncode == 2
     assert reason in done.stderr
     assert done.stderr.startswith("fastmoco: ")
@@ -162,16 +176,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, reason):
         ("import sys; sys.exit()", "line 1: SystemExit"),
     ],
 )
-def test_a_mistake_in_a_users_own_file_names_its_line(tmp_path, text, reason):
+def test_a_mistake_in_a_users_own_file_names_its_line(tmp_path, text, reason, here):
     (tmp_path / "my.py").write_text(text)
-    done = run("show", f"{tmp_path}/my.py:mine")
+    done = here("show", f"{tmp_path}/my.py:mine")
     assert done.returncode == 2
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_file_without_a_name_lists_its_recipes(own):
-    done = run("show", f"{own}/my.py")
+def test_a_file_without_a_name_lists_its_recipes(own, here):
+    done = here("show", f"{own}/my.py")
     assert done.returncode == 2
     assert f"{own}/my.py:mine" in done.stderr
 
@@ -213,13 +227,14 @@ def test_the_help_of_pretrain_fits_two_screens_and_says_what_every_flag_does():
         (("shapes", "--micro", "8"), "--micro 8: timm/test_resnet has batch norm"),
     ],
 )
-def test_a_mistake_in_pretrain_is_one_line_with_exit_2_and_nothing_is_written(arguments, words, tmp_path, monkeypatch):
+def test_a_mistake_in_pretrain_is_one_line_with_exit_2_and_nothing_is_written(
+    arguments, words, tmp_path, monkeypatch, here
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(fastmoco.__file__).parents[1]))
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("some text")
-    done = run("pretrain", *arguments)
+    done = here("pretrain", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stderr.startswith("fastmoco: ")
