@@ -381,6 +381,11 @@ def test_a_file_that_a_record_names_is_not_run(tmp_path):
     )
 
 
+def test_a_row_that_its_base_carries_no_more_is_told_by_its_name():
+    once = replace(finding("table4b/mocov3"), row="text/adamw")
+    assert everything([once]).rows[0][0] == "text/adamw in pocket/imagenette"
+
+
 # The command
 
 

@@ -113,7 +113,7 @@ class Beta:
         images = first.shape[1]
         alpha = torch.full((len(first), images * world(), 1), self.alpha, device=first.device)
         # A share of two Gamma draws is a Beta draw. Where there are shapes but no values, torch 2.11 draws neither.
-        spread = torch.distributions.Gamma(alpha, torch.ones_like(alpha), validate_args=False)
-        draws: Tensor = alpha.expand(2, *alpha.shape) if first.is_meta else spread.sample((2,))
+        source = torch.distributions.Gamma(alpha, torch.ones_like(alpha), validate_args=False)
+        draws: Tensor = alpha.expand(2, *alpha.shape) if first.is_meta else source.sample((2,))
         gamma = (draws[0] / draws.sum(0))[:, rank() * images :][:, :images]
         return gamma * first + (1 - gamma) * second

@@ -1,5 +1,6 @@
 """The paper's tables, with what was found in another setting beside what the paper reports; and all trainings."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from fastmoco import command
@@ -109,10 +110,12 @@ def _plain(findings: Iterable[Finding]) -> dict[str, Recipe]:
     builtin = rows()
     found: dict[str, Recipe] = {}
     for each in findings:
-        if {each.row, each.base or each.row} <= builtin.keys():
-            found[command.title(each.row, each.base)] = command.start(each.row, each.base)
-        else:
-            found.setdefault(command.title(each.row, each.base), each.recipe)
+        name = command.title(each.row, each.base)
+        if name not in found:
+            found[name] = each.recipe
+            if {each.row, each.base or each.row} <= builtin.keys():
+                with contextlib.suppress(ValueError):  # a base that could carry it once, and now cannot
+                    found[name] = command.start(each.row, each.base)
     return found
 
 
