@@ -28,7 +28,7 @@ ARROW = [
     {"steps", "folders", "parts", "foreign", "spread", "members"},
     {"target", "contrast", "pairs", "optim", "protocols", "named"},
     {"recipe", "health", "data"},
-    {"methods", "learner", "notation", "augment", "crop", "transfer"},
+    {"methods", "learner", "notation", "augment", "crop", "transfer", "alike"},
     {"recipes", "cost", "draws", "album", "descent", "thrift"},
     {"cuts", "engine"},
     {"nvjpeg"},

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from fastmoco.alike import plain
+from fastmoco.notation import apart, brief
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
@@ -30,7 +32,8 @@ class Evidence:
     def of(self, recipe: Recipe, epochs: int | None) -> list[Finding]:
         """The findings of a recipe after so many epochs, by seed."""
         same = [each for each in self.findings if each.recipe.epochs == epochs and _same(each.recipe, recipe)]
-        return sorted(same, key=lambda each: each.seed)
+        last = {each.seed: each for each in same}
+        return [last[seed] for seed in sorted(last)]
 
     def row(self, name: str, epochs: int | None) -> list[Finding]:
         """The findings of a row of the paper in this setting."""
@@ -52,14 +55,16 @@ class Evidence:
 
     def origin(self, used: Sequence[Finding]) -> str:
         """Where numbers come from: the records, the card, versions, commits and seeds."""
-        files = [file for file, known in zip(self.files, self.findings, strict=True) if any(known is x for x in used)]
-        about = [each.circumstances for each in used]
+        pairs = zip(self.files, self.findings, strict=True)
+        known = [(file, each) for file, each in pairs if any(each is other for other in used)]  # in the files' order
+        files, about = [file for file, _ in known], [each.circumstances for _, each in known]
+        seeds = sorted({each.seed for each in used})
         shared = max((each.jobs for each in used), default=1)
         parts = [
             _list(str(each.get("hardware", "a device that was not told")) for each in about),
             f"torch {_list(str(each.get('torch', '?')) for each in about)}",
             f"commit {_list(str(each.get('commit') or '?') for each in about)}",
-            f"seeds {_list(str(seed) for seed in sorted(each.seed for each in used))}",
+            f"seed{'s' * (len(seeds) > 1)} {_list(map(str, seeds))}",
         ]
         said = f"{_list(f'`{file}`' for file in files)}: {', '.join(parts)}."
         if shared > 1:
@@ -80,8 +85,10 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
             sets.append(each)
     if len(sets) > 1:
         told = " and ".join(f"{each.data} of {each.images:,} images" for each in sets)
-        raise ValueError(f"trained in the setting of {base}: {told}; give the records of one set only")
-    last = {(each.recipe, each.seed): (file, each) for file, each in inside}
+        named = len({each.data for each in sets}) == len(sets)
+        way = "choose one by --data" if named else "give the records of one set only"
+        raise ValueError(f"trained in the setting of {base}: {told}; {way}")
+    last = {(plain(each.recipe), each.seed): (file, each) for file, each in inside}
     return Evidence(
         base,
         setting,
@@ -94,6 +101,12 @@ def _inside(recipe: Recipe, setting: Recipe) -> bool:
     """Whether a recipe is in a setting. One that is shorter than the warm-up has a shorter one."""
     names = [name for name in SETTING if name != "schedule" or recipe.epochs >= setting.schedule.warmup]
     return all(getattr(recipe, name) == getattr(setting, name) for name in names)
+
+
+def changes(recipe: Recipe, setting: Recipe) -> list[str]:
+    """In what a recipe is of another setting, such as batch=32."""
+    found = apart(setting, recipe)
+    return [f"{path}={brief(here)}" for path, _, here in found if path.partition(".")[0] in SETTING]
 
 
 def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
@@ -129,9 +142,9 @@ def cell(found: Score | None, seeds: int, digits: int = 1, sign: bool = False) -
 
 
 def _same(one: Recipe, other: Recipe) -> bool:
-    """The same recipe but for its epochs, and the schedule that goes with them."""
+    """What computes the same but for its epochs, and the schedule that goes with them."""
     names = [each.name for each in fields(Recipe) if each.name not in ("epochs", "schedule")]
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(plain(one), name) == getattr(plain(other), name) for name in names)
 
 
 def _list(words: Iterable[str]) -> str:

@@ -28,13 +28,18 @@ class Ledger:
     def _fits(self, finding: "Finding") -> bool:
         return finding.on(self.images, self.names, self.pixels)
 
+    def alike(self, recipe: "Recipe", seed: int) -> "list[Finding]":
+        """The findings of what computes the same, the last one first."""
+        from fastmoco.alike import plain
+
+        return [each for each in self.findings() if each.seed == seed and plain(each.recipe) == plain(recipe)][::-1]
+
     def find(self, recipe: "Recipe", seed: int) -> "Finding | None":
-        return next((each for each in self.findings() if each.seed == seed and each.recipe == recipe), None)
+        return next(iter(self.alike(recipe, seed)), None)
 
     def known(self, task: Task) -> "Finding | None":
         """The finding of a task in the file, if it has all that is asked for."""
-        found = self.find(task.recipe, task.job.seed)
-        return found if found is not None and _enough(found, task) else None
+        return next((each for each in self.alike(task.recipe, task.job.seed) if _enough(each, task)), None)
 
     def collect(self, task: Task) -> "Finding | None":
         """The finding of a task with all that is asked for; one that its run folder has is added to the file."""
