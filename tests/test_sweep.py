@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -133,6 +134,7 @@ def stub(place, images, monkeypatch):
 
     def plan(**acts):
         known = {row: repr(carried(row)) for row in ("fast_moco", "mocov3", "simsiam")}
+        known["table4b/fast_moco"] = known["fast_moco"]
         (place / "plan.json").write_text(json.dumps({"acts": acts, "recipes": known, "finding": finding}))
         (place / "begun.txt").write_text("")
 
@@ -150,7 +152,7 @@ def go(images, *what, **options):
 
 
 def found():
-    return read([Path("results/sweeps/images.jsonl")])
+    return read([Path("runs/findings/images.jsonl")])
 
 
 def test_every_row_is_trained_once_with_every_seed_and_has_a_record(stub, images, capsys):
@@ -192,7 +194,7 @@ def test_other_images_or_epochs_are_other_trainings(stub, images, tmp_path):
 
 def test_a_finding_in_its_run_folder_is_only_added(stub, images):
     go(images, "rows.py:mocov3")
-    Path("results/sweeps/images.jsonl").unlink()
+    Path("runs/findings/images.jsonl").unlink()
     stub()
     go(images, "rows.py:mocov3")
     assert begun() == []
@@ -219,6 +221,49 @@ def test_rows_that_mean_the_same_recipe_are_trained_once(stub, images, capsys):
     out = capsys.readouterr().out
     assert "once only: rows.py:again is rows.py:fast_moco here" in out
     assert "once only: table4a/fast_moco is rows.py:fast_moco here" in out
+
+
+def test_rows_that_compute_the_same_are_trained_once_and_have_one_record(stub, images, capsys):
+    go(images, "rows.py:fast_moco", "text/samples_6")
+    assert begun() == ["fast_moco 0"]
+    assert "once only: text/samples_6 is rows.py:fast_moco here" in capsys.readouterr().out
+    go(images, "text/samples_6", "figure3b/m1_n1", dry_run=True)
+    assert "trainings: 2, with a record: 1\n2 of 2  figure3b/m1_n1, seed 0\n" in capsys.readouterr().out
+    go(images, "text/samples_6")
+    assert re.search(r"^text/samples_6 +75\.0 .* 1$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_one_more_evaluation_of_what_computes_the_same_is_made_in_its_run_folder(stub, images, capsys):
+    go(images, "table4b/fast_moco")
+    go(images, "text/samples_6", evaluate=("knn", "linear"), dry_run=True)
+    assert capsys.readouterr().out.endswith("1 of 1  table4b/fast_moco, seed 0 has a record that lacks linear\n")
+
+
+def test_a_file_that_a_record_names_is_not_run(stub, images, tmp_path):
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n" + ROWS)
+    add(Path("runs/findings/images.jsonl"), replace(example(images), row=f"{evil}:mocov3"))
+    go(images, "figure3b/m1_n1", evaluate=("linear",), dry_run=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_of_findings_that_compute_the_same_any_that_has_all_is_enough(stub, images, capsys):
+    again = replace(example(images), recipe=carry(find("figure3b/m1_n1").recipe, tiny()), row="figure3b/m1_n1")
+    more = {"evaluations": ["knn", "cached", "linear"]}
+    for each in (replace(again, circumstances=more), example(images)):
+        add(Path("runs/findings/images.jsonl"), each)
+    go(images, "rows.py:mocov3", evaluate=("linear",))
+    assert begun() == []
+
+
+def test_a_place_that_only_looks_like_a_folder_is_refused_before_anything_is_trained(stub, images, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(run.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ValueError, match="runs/findings cannot be written to; give another --records"):
+        go(images)
+    assert begun() == []
 
 
 def test_rows_that_cannot_be_carried_are_left_out_and_told(stub, images, capsys):
@@ -270,7 +315,7 @@ def test_what_another_sweep_has_made_in_the_meantime_is_not_begun(stub, images, 
     begin = crew.Crew.begin
 
     def meanwhile(self, task):
-        add(Path("results/sweeps/images.jsonl"), example(images))
+        add(Path("runs/findings/images.jsonl"), example(images))
         begin(self, task)
 
     monkeypatch.setattr(crew.Crew, "begin", meanwhile)
@@ -346,6 +391,11 @@ def test_a_dry_run_only_lists(stub, images, capsys):
         (("table4a", "--recipe-base", "pocket/shapes", "--evaluate", "semi"), "semi"),
         (("table4a", "--recipe-base", "pocket/shapes", "--set", "optim.rl=1"), "unknown SGD field 'rl'"),
         (("table4a", "--recipe-base", "pocket/shapes", "--records", "my.py"), "my.py, line 2 is no finding of a sweep"),
+        (
+            ("table4a", "--recipe-base", "pocket/shapes", "--records", os.devnull),
+            f"{os.devnull} is no file that can be",
+        ),
+        (("table4a", "--recipe-base", "pocket/shapes", "--first-seed", "-1"), "--first-seed -1: use a whole number"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(words, reason, place, monkeypatch, capsys):
@@ -417,6 +467,7 @@ def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, mon
     assert made.results["online"]["probe/top1"] == judged[-1]["val/linear_top1"]
     told = [made.circumstances[name] for name in ("commit", "command", "precision", "compiled", "recorded", "loader")]
     assert told == ["abc", "a sweep", "float32", False, False, "resident"]
+    assert made.circumstances["verdict"] == "starting: 2 of the 3 log lines that a verdict needs"
     evaluated = json.loads(Path("run/trial.json").read_text())
     assert [(each["branch"], each["recalibrated"]) for each in evaluated[3::2]] == [
         ("online", True),
@@ -602,6 +653,14 @@ def test_on_a_terminal_several_at_once_have_one_line_that_is_gone_before_anythin
         kept = line.rpartition("\x1b[2K")[2]
         assert ":0 0/2" not in kept, "it is not left there"
         assert jobs == 1 or kept == line or kept == "" or kept[0].isdigit(), kept
+
+
+def test_without_a_terminal_a_line_tells_now_and_then_how_far_they_are(stub, images, monkeypatch, capsys):
+    go(images, "rows.py:mocov3")
+    assert capsys.readouterr().err == "", "it was soon done"
+    monkeypatch.setattr(watch, "SELDOM", 0.0)
+    go(images, "rows.py:simsiam")
+    assert capsys.readouterr().err.splitlines()[0] == "rows.py:simsiam:0 0/2"
 
 
 def test_while_others_are_at_work_a_sweep_waits_for_them_though_nothing_more_fits(stub, images, monkeypatch):

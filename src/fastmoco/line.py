@@ -8,12 +8,15 @@ import time
 
 
 class Line:
-    """Nothing is told where `quiet`; a terminal that was closed is no reason to lose the work."""
+    """Nothing is told where `quiet`; a terminal that was closed is no reason to lose the work.
 
-    def __init__(self, quiet: bool = False) -> None:
+    It is stale from the beginning, unless it is `fresh`.
+    """
+
+    def __init__(self, quiet: bool = False, fresh: bool = False) -> None:
         self.quiet = quiet
         self.live = not quiet and sys.stderr is not None and sys.stderr.isatty()
-        self.shown = 0.0
+        self.shown = time.monotonic() if fresh else float("-inf")  # just now, or never
 
     def show(self, text: str) -> None:
         """The state of things, which the next one takes the place of."""

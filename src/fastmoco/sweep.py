@@ -13,7 +13,7 @@ from fastmoco.command import USUAL, Settings, compose, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
-from fastmoco.trials.job import Job, Means, Switch
+from fastmoco.trials.job import FINDINGS, Job, Means, Switch
 from fastmoco.trials.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def sweep(
         compile: by torch.compile.
         graph: a GPU records a step.
         workers: that read images, for each training; by default its part of the cores.
-        records: the file of findings; by default results/sweeps/ and the name of the set.
+        records: the file of findings; by default runs/findings/ and the name of the set.
         out: the folder of the run folders; by default runs/sweep- and the name of the set.
         commit: that is trained; by default git is asked.
         download: fetch a set such as cifar10 if it is absent.
@@ -96,7 +96,7 @@ def sweep(
     source = sets.find(data, download)
     split(source, data)  # refuses a set without labels
     known, pixels = fingerprint(source.train), glance(source.train)
-    file = Path(records or f"results/sweeps/{word(data)}.jsonl")
+    file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), pixels)
     folder = Path(out or f"runs/sweep-{word(data)}")
     refuse_room(recipes, ledger, folder)
@@ -138,7 +138,7 @@ def _state(task: Task, older: "Finding | None") -> str:
     if older is None:
         return ", begun" * task.folder.exists()
     lacking = [each for each in task.job.evaluations if each not in older.circumstances.get("evaluations", ())]
-    again = "" if task.folder.exists() else ", and as its run folder is gone it is trained again"
+    again = "" if task.folder.exists() else f", and as there is no {task.folder} it is trained again"
     return f" has a record that lacks {', '.join(lacking)}{again}"
 
 
@@ -153,6 +153,7 @@ def _recipes(
     what: Sequence[str], base: str, settings: list[str], epochs: int | None, batch: int | None
 ) -> "dict[str, Recipe]":
     """What is trained, by row. A row that the base cannot carry is left out, and one that is trained already, too."""
+    from fastmoco.alike import plain
     from fastmoco.recipes import find, rows
 
     if base:
@@ -165,7 +166,7 @@ def _recipes(
             print(f"left out: {error}", flush=True)
             continue
         recipe = compose(row, settings, epochs, batch, "", None, base)
-        twin = next((other for other in found if found[other] == recipe), None)
+        twin = next((other for other in found if plain(found[other]) == plain(recipe)), None)
         if twin is None:
             found[row] = recipe
         else:
@@ -180,15 +181,32 @@ def _tasks(job: Job, recipes: "dict[str, Recipe]", seeds: range, ledger: Ledger,
     tasks: list[Task] = []
     for seed in seeds:
         for row, recipe in recipes.items():
+            older = ledger.find(recipe, seed)
+            if older and _asked(job, older):  # by a name of its own, as its run folder is
+                row, recipe = older.row, older.recipe
             mark = hashlib.sha256(f"{recipe!r} {ledger.images} {ledger.names} {ledger.pixels}".encode()).hexdigest()[:8]
             folder = out / f"{word(row)}-{mark}-seed{seed}"
             begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
             own = replace(job, row=row, seed=seed, folder=str(begun[0] if begun else folder))
-            older = ledger.find(recipe, seed)
             asked = [*job.evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
             own = replace(own, evaluations=tuple(dict.fromkeys(asked)))
             tasks.append(Task(own, recipe, f"{len(tasks) + 1} of {len(seeds) * len(recipes)}"))
     return tasks
+
+
+def _asked(job: Job, older: "Finding") -> bool:
+    """Whether the row of a finding means, with the same flags, what was trained.
+
+    Files that records name are not run: they may be anyone's.
+    """
+    from fastmoco.recipes import rows
+
+    if older.row not in rows() or older.base != job.base:
+        return False
+    try:
+        return compose(older.row, job.settings, job.epochs, job.batch, "", None, job.base) == older.recipe
+    except ValueError:  # flags that do not suit it
+        return False
 
 
 def _spell(given: dict[str, Any]) -> str:
@@ -208,7 +226,8 @@ def _conclude(recipes: "dict[str, Recipe]", ledger: Ledger, outcome: Outcome) ->
     from fastmoco.trials.findings import WORDS
     from fastmoco.trials.tally import score
 
-    found = {row: [each for each in ledger.findings() if each.recipe == recipe] for row, recipe in recipes.items()}
+    seeds = {each.seed for each in ledger.findings()}
+    found = {row: [each for seed in seeds if (each := ledger.find(recipe, seed))] for row, recipe in recipes.items()}
     means = {name: {row: score(each.score(name) for each in found[row]) for row in found} for name in WORDS}
     shown = [name for name in WORDS if any(means[name].values())]
     lines = []

@@ -33,7 +33,7 @@ def refuse_means(means: Means, first_seed: int) -> None:
 
     from fastmoco import run
 
-    run.check(first_seed, means.workers or 0)
+    run.check(first_seed, means.workers or 0, "--first-seed")
     if means.device != "auto" or not torch.cuda.is_available():
         try:
             wanted = torch.device("cpu" if means.device == "auto" else means.device)
@@ -48,19 +48,22 @@ def refuse_means(means: Means, first_seed: int) -> None:
 
 def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
     """Sets that are too small, and places that cannot be written."""
+    from fastmoco.run import fill, writable
+
     for row, recipe in recipes.items():
-        if recipe.batch > ledger.images:
-            largest = 2 ** (ledger.images.bit_length() - 1)
-            raise ValueError(
-                f"{row}: batch {recipe.batch} is larger than the {ledger.images} images; use --batch {largest}"
-            )
+        try:
+            fill(recipe.batch, ledger.images)
+        except ValueError as error:
+            raise ValueError(f"{row}: {error}") from None
     if ledger.path.is_dir():
         raise ValueError(f"{ledger.path} is a folder; give a file for --records")
+    if ledger.path.exists() and not (ledger.path.is_file() and os.access(ledger.path, os.W_OK)):
+        raise ValueError(f"{ledger.path} is no file that can be written; give another --records")
     ledger.findings()  # or the file is something else
     for place, flag in ((ledger.path.parent, "--records"), (out, "--out")):
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError:
             raise ValueError(f"{place} cannot be made a folder; give another {flag}") from None
-        if not os.access(place, os.W_OK):
+        if not writable(place):
             raise ValueError(f"{place} cannot be written to; give another {flag}")

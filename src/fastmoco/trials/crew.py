@@ -153,7 +153,7 @@ def work(
     def fits(task: Task) -> bool:
         return end is None or time.monotonic() + pace.expect(task) <= end
 
-    line = Line()
+    line = Line(fresh=True)
     with Interrupts() as interrupts, Crew(live=line.live and jobs == 1) as crew:
         interrupts.hold()
         while todo or crew.working:
@@ -170,7 +170,8 @@ def work(
                 _tell(task, code, spent, reason, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
             if todo and not crew.working and not any(map(fits, todo)):
                 break
-            if line.live and jobs > 1 and crew.working and line.stale(watch.OFTEN):  # one alone shows its own
+            alone = line.live and jobs == 1  # and shows its own
+            if crew.working and not alone and line.stale(watch.OFTEN if line.live else watch.SELDOM):
                 line.show(watch.state([*crew.working], [*filter(fits, todo)]))
             time.sleep(TICK)
         line.erase()
@@ -231,7 +232,8 @@ def scores(finding: "Finding") -> str:
     from fastmoco.trials.findings import WORDS
 
     found = {words: finding.score(name) for name, words in WORDS.items()}
-    return ", ".join(f"{words} {value:.1f} %" for words, value in found.items() if value is not None) or "trained"
+    said = ", ".join(f"{words} {value:.1f} %" for words, value in found.items() if value is not None) or "trained"
+    return f"{said}, {finding.trouble}" if finding.trouble else said
 
 
 def _reason(task: Task, code: int, earlier: int) -> str:

@@ -13,6 +13,7 @@ from fastmoco.recipe import Recipe
 
 PLAIN = "online"  # the encoder that a run folder holds, with the statistics that training left
 KNN, CACHED, LINEAR = "knn20/top1", "cached/top1", "linear/top1"  # the numbers that people look for
+BAD = ("diverged", "collapsing", "learning rate too high", "not learning yet")  # verdicts; slow data harms no one
 WORDS = {KNN: "kNN", CACHED: "cached linear", LINEAR: "linear"}
 
 
@@ -40,6 +41,12 @@ class Finding:
     def on(self, images: int, names: str, pixels: str) -> bool:
         """Whether it was trained on that set, as far as is known."""
         return (self.images, self.names) == (images, names) and (self.pixels == pixels or not self.pixels or not pixels)
+
+    @property
+    def trouble(self) -> str:
+        """In a word, what the training's last verdict was if it was a bad one; it was not always told."""
+        word = str(self.circumstances.get("verdict", "")).partition(":")[0]
+        return word if word in BAD else ""
 
     def score(self, name: str, encoder: str = PLAIN) -> float | None:
         """A number such as linear/top1, if it was asked for."""
@@ -72,13 +79,15 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = path.read_text()
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text, so it holds no findings of a sweep") from None
+        raise ValueError(f"{path} is no text, so it holds no findings of a sweep; give another file") from None
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
 def _parse(line: str, where: str) -> Finding:
     try:
         known = json.loads(line)
+        if not isinstance(known, dict):
+            raise ValueError(f"it is a {type(known).__name__}")
         recipe = read_value(known["recipe"])
         if not isinstance(recipe, Recipe):
             raise ValueError(f"its recipe is a {type(recipe).__name__}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
 
+FINDINGS = "runs/findings"  # where sweeps keep what they find, and reports look for it
 FILE = "finding.json"  # in the run folder, when all is done
 TAKEN = 75  # the exit code where another process is at this training
 

@@ -1,4 +1,4 @@
-"""How far several trainings at once are, in one line. Each has more to tell in its log."""
+"""How far trainings are, in one line. Each has more to tell in its log."""
 
 import math
 import sys
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fastmoco.trials.crew import Task
 
-OFTEN = 1.0  # seconds between two looks at the logs
+OFTEN, SELDOM = 1.0, 60.0  # seconds between two looks at the logs, for a terminal and for a file
 
 
 def state(working: "Sequence[Task]", todo: "Sequence[Task]") -> str:
