@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from invented import finding, seeds
 from fastmoco.recipes import find
 from fastmoco.tabulate import filled, report, tables
 from fastmoco.transfer import carry
+from fastmoco.trials.crew import scores
 from fastmoco.trials.evidence import gather
 from fastmoco.trials.findings import add
 from fastmoco.trials.rivals import encoders, headline, lengths, reach, summary
@@ -67,7 +69,7 @@ def test_orders_and_pairs_are_of_the_rows_that_were_run():
     assert orders["encode_only"] == ("4", "4")
     assert table.notes[1] == (
         "5 of 6 pairs of rows stand in the paper's order; of the 2 whose means here are further apart than the larger "
-        "of their standard deviations, 1 do. 3 of the pairs have a row of one seed, and no spread."
+        "of their standard deviations, 1 do. Of the pairs, 3 have a row of one seed, and so no spread."
     )
 
 
@@ -156,7 +158,7 @@ def test_the_origin_names_files_cards_versions_commits_and_seeds():
         "none.jsonl": seeds("table7/byol", 1.0),
     }
     assert paper_table(gather(files, BASE), "table4b").notes[-1] == (
-        "`one.jsonl`, `two.jsonl`: H, an invented card, torch 3, 2.11, commit def, abc1234, seeds 0, 2. "
+        "`one.jsonl`, `two.jsonl`: an invented card, H, torch 2.11, 3, commit abc1234, def, seeds 0, 2. "
         "Up to 3 trainings shared the device."
     )
 
@@ -168,8 +170,19 @@ def test_of_a_training_that_is_told_twice_the_last_counts():
 
 def test_two_sets_in_one_setting_are_refused():
     other = finding("table4a/fast_moco", seed=1, data="stl10", names="others")
-    with pytest.raises(ValueError, match="imagenette of 1,000 images and stl10 of 1,000 images; give"):
+    with pytest.raises(ValueError, match="imagenette of 1,000 images and stl10 of 1,000 images; choose one by --data"):
         evidence(*FOUND, other)
+    with pytest.raises(ValueError, match="give the records of one set only"):
+        evidence(*FOUND, replace(other, data=FOUND[0].data))
+
+
+def test_one_of_two_sets_is_chosen_by_its_name(here, capsys):
+    others = [replace(each, data="stl10", names="others", results={"online": {"knn20/top1": 12.5}}) for each in FOUND]
+    file = write(here / "some.jsonl", *FOUND, *others)
+    report((file,), data="stl10", table=("table4b",))
+    assert "12.5" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"^--data: unknown set 'stl'; the nearest known: stl10"):
+        report((file,), data="stl")
 
 
 # MoCo v3 beside Fast-MoCo
@@ -253,7 +266,8 @@ def test_when_the_old_method_is_where_the_new_one_was():
         "times as many, and 13.3 minutes instead of 3.3, 4.0 times as long."
     )
     table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e100=60.0, e800=63.9)))
-    assert table.notes[2].endswith("MoCo v3 does not have it within 800.")
+    assert table.notes[2].endswith("MoCo v3 does not have it within 800, and comes nearest after 800, with 63.9.")
+    assert table.notes[3] == "Of MoCo v3, one seed stands behind each of: 100, 800 epochs."
     table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e100=64.0, e800=63.9)))
     assert table.notes[2].endswith("MoCo v3 has it after 100 already, its shortest run.")
 
@@ -402,7 +416,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_tables_are_printed_for_those_that_have_findings(here, capsys):
-    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    write(here / "runs/findings/imagenette.jsonl", *FOUND)
     report()
     said = capsys.readouterr().out
     assert "table4a on imagenette, as in pocket/imagenette, 100 epochs\n\nrow " in said
@@ -423,7 +437,7 @@ def test_tables_of_other_sets_come_from_their_own_base(here, capsys):
 
 def test_all_trainings_are_of_any_setting_and_of_several_sets(here, capsys):
     some, others = finding("table4b/mocov3"), finding("table4b/mocov3", images=77, names="others", epochs=70)
-    write(here / "results/sweeps/some.jsonl", some, others, finding("table4b/mocov3", base="pocket/photos"))
+    write(here / "runs/findings/some.jsonl", some, others, finding("table4b/mocov3", base="pocket/photos"))
     with pytest.raises(ValueError, match="give the records of one set only"):
         report(table=("headline",))
     report(table=("all",), recipe_base="pocket/cifar10")
@@ -433,7 +447,7 @@ def test_all_trainings_are_of_any_setting_and_of_several_sets(here, capsys):
 
 
 def test_all_trainings_are_printed_if_asked_for_and_fill_their_place(here, capsys):
-    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    write(here / "runs/findings/imagenette.jsonl", *FOUND)
     report()
     assert "all trainings" not in capsys.readouterr().out
     report(table=("all", "settings"))
@@ -447,7 +461,7 @@ def test_all_trainings_are_printed_if_asked_for_and_fill_their_place(here, capsy
 
 
 def test_documents_are_filled_and_filled_again_alike(here, capsys):
-    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    write(here / "runs/findings/imagenette.jsonl", *FOUND)
     (here / "docs").mkdir()
     page = here / "docs" / "page.md"
     page.write_text("<!-- table4a --><!-- /table4a -->\n<!-- table7 -->x<!-- /table7 -->\n<!-- speed --> stays\n")
@@ -461,7 +475,7 @@ def test_documents_are_filled_and_filled_again_alike(here, capsys):
 
 
 def test_a_figure_is_shown_where_there_is_one(here, capsys):
-    write(here / "results/sweeps/imagenette.jsonl", *seeds("table4b/fast_moco", 60.0), *seeds("figure3b/m2_n1", 50.0))
+    write(here / "runs/findings/imagenette.jsonl", *seeds("table4b/fast_moco", 60.0), *seeds("figure3b/m2_n1", 50.0))
     (here / "docs").mkdir()
     page = here / "docs" / "page.md"
     marks = "<!-- figure epochs --><!-- /figure epochs -->\n<!-- figure ablations --><!-- /figure ablations -->\n"
@@ -486,7 +500,7 @@ def test_mistakes_are_one_line(here):
         report(("some.jsonl",), table=("tabel4a",))
     with pytest.raises(ValueError, match=r"^unknown row 'pocket/imagenet'"):
         report(("some.jsonl",), recipe_base="pocket/imagenet")
-    with pytest.raises(ValueError, match=r"^no findings in results/sweeps, or in the RECORDS"):
+    with pytest.raises(ValueError, match=r"^no findings in runs/findings; "):
         report()
     nothing = r"^no findings in the setting of pocket/photos, but 9 of pocket/imagenette: .*, or look at --table all$"
     with pytest.raises(ValueError, match=nothing):
@@ -532,7 +546,7 @@ def test_a_document_is_not_written_by_looking_at_it(tmp_path):
 
 
 def test_a_document_keeps_the_ends_of_its_lines(here):
-    write(here / "results/sweeps/imagenette.jsonl", *FOUND)
+    write(here / "runs/findings/imagenette.jsonl", *FOUND)
     (here / "page.md").write_bytes(b"a\r\n<!-- headline --><!-- /headline -->\r\nb\r\n")
     report(fill=("page.md",))
     text = (here / "page.md").read_bytes()
@@ -544,9 +558,87 @@ def test_a_sweep_that_changed_its_base_is_reported_by_the_same_flags(here, capsy
     changed = replace(changed, batch=64, optim=replace(changed.optim, lr=changed.optim.lr / 4))
     both = [finding(row, recipe=carry(find(row).recipe, changed)) for row in ("table4b/mocov3", "table4b/fast_moco")]
     file = write(here / "some.jsonl", *both)
-    with pytest.raises(ValueError, match=r"^no findings in .*, but 2 of pocket/imagenette:"):
+    with pytest.raises(
+        ValueError, match=r"that setting of .*, but 2 with optim.lr=0.1 batch=64: say the same by --batch"
+    ):
         report((file,))
+    plainly = write(
+        here / "plain.jsonl", finding("table4b/mocov3"), replace(finding("table4b/fast_moco"), row=BASE, base="")
+    )
+    with pytest.raises(ValueError, match=r", but 2 with the base as it is: say the same"):
+        report((plainly,), batch=64)
     report((file,), batch=64, table=("headline",))
     assert "50.0" in capsys.readouterr().out
     report((file,), set=("batch=64", f"optim.lr={changed.optim.lr}"), table=("headline",))
     assert "50.0" in capsys.readouterr().out
+
+
+def test_rows_that_compute_the_same_are_told_by_one_training():
+    found = evidence(*seeds("table4b/mocov3", 60.0), *seeds("table4b/fast_moco", 70.0), *seeds("text/samples_4", 65.0))
+    cells = {row: line[-4] for line in paper_table(found, "text").rows for row in line[:1]}
+    assert (cells["samples_6"], cells["samples_4"], cells["samples_2"]) == ("70.0", "65.0", "not run")
+
+
+def test_of_two_trainings_that_compute_the_same_the_last_counts():
+    found = evidence(*seeds("text/samples_6", 50.0), *seeds("table4b/fast_moco", 70.0))
+    assert [each.score("knn20/top1") for each in found.row("text/samples_6", 100)] == [70.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"fill": ("photo.png",)}, "photo.png is no text; give a Markdown document"),
+        ({"fill": ("none.md",)}, "none.md: No such file or directory; give a Markdown document"),
+        ({"fill": ("typo.md",)}, "typo.md: unknown table 'tabel4b'; the nearest known: table4b"),
+        ({"fill": ("half.md",)}, "half.md: unknown table 'tabel4b'; the nearest known: table4b"),
+        ({"figures": "typo.md"}, "--figures typo.md is a file; give a folder"),
+    ],
+)
+def test_a_document_that_cannot_be_filled_is_named(here, flags, line):
+    (here / "photo.png").write_bytes(b"\xff\xd8")
+    (here / "typo.md").write_text("<!-- tabel4b -->\n<!-- /tabel4b -->\n")
+    (here / "half.md").write_text(
+        "<!-- speed -->\n<!-- /speed -->\n<!-- table4a -->\n<!-- /table4a -->\n<!-- tabel4b -->\n<!-- /tabel4b -->\n"
+    )
+    file = write(here / "some.jsonl", *FOUND)
+    with pytest.raises(ValueError, match=f"^{re.escape(line)}"):
+        report((file,), **flags)
+
+
+def test_of_trainings_with_two_warm_ups_and_one_seed_the_last_counts():
+    short = [
+        replace(each, recipe=replace(each.recipe, epochs=5, schedule=replace(each.recipe.schedule, warmup=warmup)))
+        for each in FOUND
+        for warmup in (0.0, 1.0)
+    ]
+    found = evidence(*short)
+    assert {each.recipe.schedule.warmup for each in found.row("table4b/fast_moco", 5)} == {1.0}
+
+
+def test_one_seed_is_not_called_a_mean():
+    table = headline(evidence(*seeds("table4b/mocov3", 50.0), *seeds("table4b/fast_moco", 53.0)))
+    assert table.notes[0] == "100 epochs. Top-1 in percent, of one seed; kNN of 20 neighbours."
+
+
+def test_seeds_are_told_only_of_what_is_compared():
+    assert not any("one seed stands behind" in note for note in lengths(evidence(*seeds("table4b/mocov3", 50.0))).notes)
+
+
+def test_rows_that_were_not_well_at_the_end_are_told():
+    ill, slow = {"verdict": "collapsing: rank 2.6 of 256"}, {"verdict": "loader-bound: 40 % waiting; try"}
+    found = evidence(
+        *(finding("table7/simsiam", seed=seed, circumstances=ill) for seed in (0, 1)),
+        finding("table7/simsiam", seed=2, circumstances={"verdict": "healthy: loss"}),
+        finding("table7/byol", circumstances=slow),
+        *seeds("table7/nnclr", 50.0),
+    )
+    assert "Not well at the end of training: simsiam (collapsing)." in paper_table(found, "table7").notes
+    assert not any("Not well" in note for note in paper_table(evidence(*FOUND), "table4b").notes)
+
+
+def test_a_training_that_was_not_well_says_so_beside_its_numbers():
+    well, ill = (finding("table4b/mocov3", circumstances={"verdict": each}) for each in ("healthy: x", "diverged: y"))
+    assert (scores(well), scores(ill)) == (
+        "kNN 50.0 %, cached linear 55.0 %",
+        "kNN 50.0 %, cached linear 55.0 %, diverged",
+    )

@@ -51,9 +51,12 @@ def test_agreement_is_by_hand():
 def test_a_pair_of_which_one_has_one_seed_is_not_called_clear():
     found = agreement([1.0, 2.0, 3.0], [Score(1.0, None, 1), Score(9.0, 1.0, 2), Score(5.0, 1.0, 2)])
     assert (found.pairs, found.agree, found.clear, found.clear_agree, found.lone) == (3, 2, 1, 0, 2)
-    assert found.text().endswith("2 of the pairs have a row of one seed, and no spread.")
+    assert found.text() == (
+        "2 of 3 pairs of rows stand in the paper's order; the one whose means here are further apart than the larger "
+        "of their standard deviations does not. Of the pairs, 2 have a row of one seed, and so no spread."
+    )
     alone = agreement([1.0, 2.0], [Score(1.0, None, 1), Score(9.0, None, 1)])
-    assert alone.text().startswith("1 of 1 pairs of rows stand in the paper's order. 1 of the pairs")
+    assert alone.text().startswith("1 of 1 pairs of rows stand in the paper's order. Of the pairs, all have")
 
 
 def test_pairs_within_their_spread_are_said_to_be():

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 NOTHING = "No records yet."
 
@@ -26,6 +27,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of Markdown; all columns but the first hold numbers."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def read(path: Path) -> str:
+    """The text of a document."""
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text; give a Markdown document") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; give a Markdown document") from None
+
+
+def marked(document: str) -> list[str]:
+    """All names between <!-- name --> and <!-- /name -->, known or not."""
+    return re.findall(r"<!-- ([^/\n]+?) -->(?=.*?<!-- /\1 -->)", document, re.DOTALL)
 
 
 def places(document: str, names: Sequence[str], where: str) -> list[str]:

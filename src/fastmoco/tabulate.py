@@ -1,5 +1,6 @@
 """`fastmoco report`: what sweeps found, as tables for people, in documents, and as figures."""
 
+import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ import tyro
 
 from fastmoco.command import Settings, compose, flat
 from fastmoco.flags import Int, Str
+from fastmoco.trials.job import FINDINGS
 
 if TYPE_CHECKING:
     from fastmoco.documents import Table
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
     from fastmoco.trials.evidence import Evidence
     from fastmoco.trials.findings import Finding
 
-RECORDS, FIGURES = "results/sweeps", "docs/results"
+FIGURES = "docs/results"
 BASE = "pocket/imagenette"
 ALL = "all"
 UNASKED = ("settings", ALL)  # are not printed
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
 DRAWN = {  # for each figure what it shows, in words for those who cannot see it
-    "epochs": "Top-1 of MoCo v3 and Fast-MoCo against epochs and against minutes of training",
+    "epochs": "Top-1 of MoCo v3 and Fast-MoCo against epochs and, where they are known, minutes of training",
     "ablations": "Top-1 of the rows of the paper's ablation figures",
 }
 
@@ -37,6 +39,7 @@ def report(
     records: Annotated[tuple[str, ...], tyro.conf.Positional, _RECORDS] = (),
     *,
     recipe_base: str = BASE,
+    data: Str = "",
     batch: Int = None,
     set: Settings = (),
     table: Words = (),
@@ -47,8 +50,9 @@ def report(
     """Tables and figures of what sweeps found: the paper's numbers, and here the mean and spread over seeds.
 
     Args:
-        records: files that `fastmoco sweep` has written; by default all of results/sweeps.
+        records: files that `fastmoco sweep` has written; by default all of runs/findings.
         recipe_base: the row in whose setting the rows of the paper were trained.
+        data: only trainings on these images, by the name that the sweep was told.
         batch: as the sweep was told.
         set: as the sweep was told, such as optim.lr=0.15.
         table: only these, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py; all is
@@ -59,11 +63,13 @@ def report(
     """
     from fastmoco.trials.evidence import gather
 
-    known = _read(records)
+    known = _read(records, str(data))
     setting = compose(recipe_base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
         _refuse([gather(known, recipe_base, setting), *(gather(known, row) for row in SETS.values())], known)
     _refuse_epochs(epochs, known)
+    if figures and Path(figures).exists() and not Path(figures).is_dir():
+        raise ValueError(f"--figures {figures} is a file; give a folder")
     makers = tables(known, recipe_base, epochs, table, setting)
     for path in draw(gather(known, recipe_base, setting), Path(figures)) if figures else ():
         print(f"drawn: {path}")
@@ -80,13 +86,23 @@ def _refuse(evidences: "Sequence[Evidence]", records: "Mapping[str, Sequence[Fin
     """Records of other settings only; which those are is said."""
     from collections import Counter
 
-    if not any(evidence.findings for evidence in evidences):
-        there = Counter(each.base or each.row for findings in records.values() for each in findings)
-        found = ", ".join(f"{count} of {base}" for base, count in there.items())
-        raise ValueError(
-            f"no findings in the setting of {evidences[0].base}, but {found}: give that as --recipe-base, with the "
-            f"--batch and --set of the sweep, or look at --table {ALL}"
-        )
+    from fastmoco.recipes import find
+    from fastmoco.trials.evidence import changes
+
+    if any(evidence.findings for evidence in evidences):
+        return
+    base, every = evidences[0].base, [each for findings in records.values() for each in findings]
+    own = [changes(each.recipe, find(base).recipe) for each in every if (each.base or each.row) == base]
+    if own:
+        there = Counter(" ".join(each) or "the base as it is" for each in own)
+        found = "; ".join(f"{count} with {said}" for said, count in there.items())
+        raise ValueError(f"no findings in that setting of {base}, but {found}: say the same by --batch and --set")
+    there = Counter(each.base or each.row for each in every)
+    found = ", ".join(f"{count} of {name}" for name, count in there.items())
+    raise ValueError(
+        f"no findings in the setting of {base}, but {found}: give that as --recipe-base, with the --batch and --set "
+        f"of the sweep, or look at --table {ALL}"
+    )
 
 
 def _refuse_epochs(epochs: int | None, records: "Mapping[str, Sequence[Finding]]") -> None:
@@ -145,13 +161,20 @@ def draw(here: "Evidence", folder: Path) -> list[Path]:
 def filled(document: Path, makers: "Mapping[str, Callable[[], Table]]", figures: Path, only: Sequence[str] = ()) -> str:
     """A document with each table, and each figure that there is, in its place."""
     from fastmoco import documents
+    from fastmoco.names import unknown
 
-    text = document.read_text()
+    text = documents.read(document)
     made: dict[str, Callable[[], str]] = {name: functools.partial(_markdown, make) for name, make in makers.items()}
     drawn = {} if only else {f"figure {name}": figures / f"{name}.png" for name in DRAWN}
     known = documents.places(text, [*made, *drawn], str(document))
     # One that was not drawn stays as it is.
     made |= {name: functools.partial(_link, document, path) for name, path in drawn.items() if path.exists()}
+    names = [*made, *drawn]
+    others = [] if only else [name for name in documents.marked(text) if name not in names]
+    # Others may fill theirs, unless it looks like a slip, or is all that there is.
+    slips = [name for name in others if not known or difflib.get_close_matches(name, names, cutoff=0.8)]
+    if slips:
+        raise ValueError(f"{document}: {unknown('table', slips[0], names)}")
     missing = [name for name in only if name not in known] or ([] if known else [next(iter(made))])
     if missing:
         name = missing[0]
@@ -170,21 +193,25 @@ def _link(document: Path, figure: Path) -> str:
     return f"![{DRAWN[figure.stem]}]({Path(os.path.relpath(figure, document.parent)).as_posix()})"
 
 
-def _read(records: Sequence[str]) -> "dict[str, list[Finding]]":
+def _read(records: Sequence[str], data: str) -> "dict[str, list[Finding]]":
     """Findings by the name of their file; there is at least one."""
-    from fastmoco.trials import findings
+    from fastmoco.names import unknown
+    from fastmoco.trials.findings import read
 
-    paths = [path for each in records or [RECORDS] for path in _files(Path(each))]
+    paths = [path for each in records or [FINDINGS] for path in _files(Path(each))]
     known: dict[str, list[Finding]] = {}
     for path in paths:
-        known.setdefault(path.name, []).extend(findings.read([path]))
-    if not any(known.values()):
-        raise ValueError(f"no findings in {RECORDS}, or in the RECORDS that were named; `fastmoco sweep` makes them")
-    return known
+        known.setdefault(path.name, []).extend(read([path]))
+    sets = dict.fromkeys(each.data for findings in known.values() for each in findings)
+    if not sets:
+        raise ValueError(f"no findings in {' '.join(records) or FINDINGS}; `fastmoco sweep` makes them")
+    if data and data not in sets:
+        raise ValueError(f"--data: {unknown('set', data, [*sets])}")
+    return {name: [each for each in found if data in ("", each.data)] for name, found in known.items()}
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.exists() and str(path) != RECORDS:
+    if not path.exists() and str(path) != FINDINGS:
         raise ValueError(f"no records {str(path)!r}; give files that `fastmoco sweep` has written, or their folder")
     return sorted(path.glob("*.jsonl")) if path.is_dir() or not path.exists() else [path]
 

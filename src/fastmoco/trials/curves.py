@@ -1,8 +1,9 @@
 """Figures of sweeps: two methods over epochs and minutes, and the paper's ablations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from fastmoco.steps import Combine, Divide
 from fastmoco.transfer import carry
 from fastmoco.trials.evidence import Evidence, average, measures, minutes
 from fastmoco.trials.findings import KNN, WORDS, Finding
-from fastmoco.trials.rivals import METHODS, NEW
+from fastmoco.trials.rivals import METHODS, NEW, OLD
 from fastmoco.trials.tables import carried
 from fastmoco.trials.tally import Score, score
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Line = list[tuple[float, Score]]  # where each point stands, and the number there
+STYLES = {OLD: ":", NEW: "--"}  # of lines across
 COLUMNS = 3
 LETTERS = 20  # that fit beside each other below a panel
 
@@ -55,8 +57,9 @@ def draw_epochs(evidence: Evidence) -> "Figure":
     shown = measures(runs)
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     figure.suptitle(f"More epochs, on {evidence.title}", x=0.01, ha="left", fontsize=13, fontweight="bold")
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, timed in zip(panels, (False, True), strict=True):
+    ways = (False, True) if _timed(evidence) else (False,)
+    panels = figure.subplots(1, len(ways), sharey=True, squeeze=False)[0]
+    for panel, timed in zip(panels, ways, strict=True):
         for (method, row), colour, marker in zip(METHODS.items(), COLOURS, MARKERS, strict=False):
             recipe = carry(find(row).recipe, evidence.setting)
             groups = [evidence.of(recipe, number) for number in evidence.epochs([recipe])]
@@ -72,20 +75,30 @@ def draw_epochs(evidence: Evidence) -> "Figure":
         quieten(panel)
     panels[0].set_xscale("log", base=2)
     ticks(panels[0], sorted({run.recipe.epochs for run in runs}))
-    panels[1].set_xlim(left=0)
     panels[0].set_xlabel("epochs")
-    panels[1].set_xlabel("minutes of training, once compiled, with the device to itself")
+    for panel in panels[1:]:
+        panel.set_xlim(left=0)
+        panel.set_xlabel("minutes of training, once compiled, with the device to itself")
     panels[0].set_ylabel("top-1 ± s.d. over seeds (%)")
     bars, names = panels[0].get_legend_handles_labels()
     figure.legend(bars, names, loc="outside lower center", ncols=len(METHODS) * len(shown), frameon=False)
     return figure
 
 
+def _timed(evidence: Evidence) -> bool:
+    """Whether each method that was trained has had the device to itself once: one alone would look like the faster."""
+    return all(any(each.jobs == 1 for each in runs) for runs in _by_method(evidence) if runs)
+
+
 def _runs(evidence: Evidence) -> list[Finding]:
     """All runs of both methods that have a number to draw."""
-    recipes = [carry(find(row).recipe, evidence.setting) for row in METHODS.values()]
-    runs = [each for recipe in recipes for number in evidence.epochs([recipe]) for each in evidence.of(recipe, number)]
+    runs = [each for runs in _by_method(evidence) for each in runs]
     return runs if measures(runs) else []
+
+
+def _by_method(evidence: Evidence) -> list[list[Finding]]:
+    recipes = [carry(find(row).recipe, evidence.setting) for row in METHODS.values()]
+    return [[each for number in evidence.epochs([one]) for each in evidence.of(one, number)] for one in recipes]
 
 
 def _where(group: Sequence[Finding], others: Sequence[Finding], timed: bool) -> float | None:
@@ -108,7 +121,7 @@ class Study:
     lines: Mapping[str, Line]
     names: tuple[str, ...] = ()  # of the places 0, 1, 2, ..., where these are no numbers
     by_factors: bool = False
-    level: Score | None = None  # of plain Fast-MoCo, to be seen beside
+    levels: Mapping[str, Score] = field(default_factory=dict)  # of the two methods, to be seen beside
 
     @property
     def places(self) -> list[float]:
@@ -122,26 +135,21 @@ def studies(evidence: Evidence) -> list[Study]:
     made = [
         _study(evidence, "figure3a", "patches are combined at", names=stages),
         _study(evidence, "figure3b", "patches that are combined, n"),
-        _study(evidence, "figure4a", "weight of the first patch, gamma", beside=True),
-        _study(evidence, "figure4b", "weights from Beta(alpha, alpha)", by_factors=True, beside=True),
+        _study(evidence, "figure4a", "weight of the first patch, gamma"),
+        _study(evidence, "figure4b", "weights from Beta(alpha, alpha)", by_factors=True),
         _study(evidence, "figure6", "two patches are combined at", names=heads),
     ]
     return [study for study in made if study]
 
 
 def _study(
-    evidence: Evidence,
-    table: str,
-    axis: str,
-    names: tuple[str, ...] = (),
-    by_factors: bool = False,
-    beside: bool = False,
+    evidence: Evidence, table: str, axis: str, names: tuple[str, ...] = (), by_factors: bool = False
 ) -> Study | None:
     recipes, _ = carried(rows(table), evidence.setting)
     number = evidence.usual(list(recipes.values()))
     found = {row: evidence.of(recipe, number) for row, recipe in recipes.items()}
-    plain = evidence.row(METHODS[NEW], number) if beside else []
-    shown = measures([each for findings in (*found.values(), plain) for each in findings])
+    beside = {method: evidence.row(row, number) for method, row in METHODS.items()}
+    shown = measures([each for findings in (*found.values(), *beside.values()) for each in findings])
     lines: dict[str, Line] = {}
     for row, findings in found.items():
         if shown and (mean := average(findings, shown[0])):
@@ -149,8 +157,10 @@ def _study(
             lines.setdefault(line, []).append((x, mean))
     if sum(map(len, lines.values())) < 2:
         return None  # as there is nothing to compare
-    title = f"Figure {table.removeprefix('figure')}, {number} epochs: {WORDS[shown[0]]}"
-    return Study(title, axis, lines, names, by_factors, average(plain, shown[0]))
+    lone = ", one seed" * (max(map(len, found.values())) == 1)
+    title = f"Figure {table.removeprefix('figure')}, {number} epochs{lone}: {WORDS[shown[0]]}"
+    levels = {method: mean for method, findings in beside.items() if (mean := average(findings, shown[0]))}
+    return Study(title, axis, lines, names, by_factors, levels)
 
 
 def _place(row: str, recipe: Recipe, names: tuple[str, ...]) -> tuple[str, float]:
@@ -175,17 +185,18 @@ def draw_ablations(panels: Sequence[Study], where: str) -> "Figure":
     down = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.1 * columns, 0.5 + 3.5 * down), layout="constrained")
     figure.suptitle(f"Ablations on {where}: top-1 (%)", x=0.01, ha="left", fontsize=13, fontweight="bold")
-    grid = figure.subplots(down, columns, squeeze=False).flatten()
+    # One scale for all, so that a point of top-1 is as high in every panel.
+    grid = figure.subplots(down, columns, squeeze=False, sharey=True).flatten()
     for panel, study in zip(grid, panels, strict=False):
         for (label, line), colour, marker in zip(study.lines.items(), cycle(COLOURS), cycle(MARKERS)):
             _line(panel, line, label, colour, marker)
-        if study.level:
-            panel.axhline(study.level.mean, color=QUIET, linewidth=1, linestyle=":", label="plain average")
+        for method, level in study.levels.items():
+            panel.axhline(level.mean, color=QUIET, linewidth=1, linestyle=STYLES[method], label=method)
         panel.set_title(study.title, loc="left", fontsize=11)
         panel.set_xlabel(study.axis)
         _scale(panel, study)
         quieten(panel)
-        if len(study.lines) > 1 or study.level:
+        if len(study.lines) > 1 or study.levels:
             panel.legend(frameon=False, fontsize=9)
     for panel in grid[len(panels) :]:
         panel.remove()
@@ -205,10 +216,11 @@ def _scale(panel: "Axes", study: Study) -> None:
 
 def _line(panel: "Axes", line: Line, label: str, colour: str, marker: str, hollow: bool = False) -> None:
     """Means, joined by a line, with their standard deviation where there is one."""
+    spreads = [mean.spread for _, mean in line]
     panel.errorbar(
         [x for x, _ in line],
         [mean.mean for _, mean in line],
-        yerr=[float("nan") if mean.spread is None else mean.spread for _, mean in line],
+        yerr=None if all(each is None for each in spreads) else [nan if each is None else each for each in spreads],
         label=label,
         color=colour,
         marker=marker,

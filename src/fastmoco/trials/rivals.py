@@ -9,7 +9,7 @@ from fastmoco.recipes import find
 from fastmoco.transfer import carry
 from fastmoco.trials.evidence import Evidence, average, cell, measures, minutes
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, WORDS, Finding
-from fastmoco.trials.tables import SPREAD
+from fastmoco.trials.tables import legend
 from fastmoco.trials.tally import Score, score
 
 METHODS = {"MoCo v3": "table4b/mocov3", "Fast-MoCo": "table4b/fast_moco"}
@@ -47,7 +47,8 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     means = [cell(_apart(old, new, take), len(old), digits, sign=True) for take, digits in columns.values()]
     lines.append(("difference", f"{apart:+.1f}", *means, str(len(old))))
     after = old[0].recipe.epochs
-    note = f"{after} epochs. {SPREAD} The difference is taken seed by seed, and then its mean and deviation."
+    way = " The difference is taken seed by seed, and then its mean and deviation." * (len(old) > 1)
+    note = f"{after} epochs. {legend([len(old)])}{way}"
     head = ("", "paper, linear", *columns, "seeds")
     return Table(f"{title}, {after} epochs", head, tuple(lines), (note, evidence.origin([*old, *new])))
 
@@ -69,7 +70,8 @@ def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
         return Table(title)
     head = ("", WORDS[CACHED], WORDS[KNN], "seeds")
     origin = evidence.origin([each for findings in found.values() for each in findings])
-    return Table(f"{title}, {epochs} epochs", head, tuple(lines), (f"{epochs} epochs. {SPREAD}", origin))
+    note = f"{epochs} epochs. {legend(map(len, found.values()))}"
+    return Table(f"{title}, {epochs} epochs", head, tuple(lines), (note, origin))
 
 
 def summary(evidences: Sequence[Evidence]) -> Table:
@@ -110,13 +112,17 @@ def lengths(evidence: Evidence) -> Table:
     head = ("", *(WORDS[measure] for measure in shown), "minutes", "seeds")
     old, new = found
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
+    lone = [str(epochs) for epochs, findings in old.items() if len(findings) == 1]
+    if lone and any(said):
+        said.append(f"Of {OLD}, one seed stands behind each of: {', '.join(lone)} epochs.")
     waits = [each.first_step for each in used if each.jobs == 1]
     if waits:
         said.append(
             "Minutes are those of all images at the rate of trainings that had the device to themselves. Such a "
             f"training had taken {_span(waits)} seconds until its first step."
         )
-    notes = (SPREAD, *(line for line in said if line), evidence.origin(used))
+    seeds = legend(len(findings) for method in found for findings in method.values())
+    notes = (seeds, *(line for line in said if line), evidence.origin(used))
     return Table(title, head, tuple(lines), notes)
 
 
@@ -139,7 +145,8 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     said = f"By {WORDS[name]}, {NEW} has {goal.mean:.1f} after {epochs} epochs; {OLD} "
     needed = reach(points, goal.mean)
     if needed is None:
-        return f"{said}does not have it within {points[-1][0]}."
+        nearest, best = max(points, key=lambda point: point[1])
+        return f"{said}does not have it within {points[-1][0]}, and comes nearest after {nearest}, with {best:.1f}."
     if needed == points[0][0]:
         return f"{said}has it after {points[0][0]} already, its shortest run."
     said += f"has it after about {needed:.0f} (between runs that ended), {needed / epochs:.1f} times as many"

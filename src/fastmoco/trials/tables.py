@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from fastmoco import command
+from fastmoco.alike import plain
 from fastmoco.documents import Table
 from fastmoco.notation import apart, brief
 from fastmoco.recipe import Recipe, Row
@@ -13,7 +14,11 @@ from fastmoco.trials.evidence import Evidence, average, cell, measures
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, WORDS, Finding
 from fastmoco.trials.tally import Score, agreement, ranks
 
-SPREAD = "Top-1 in percent, mean ± standard deviation over seeds; kNN of 20 neighbours."
+
+def legend(seeds: Iterable[int]) -> str:
+    """What numbers are, by how many seeds stand behind each."""
+    over = "mean ± standard deviation over seeds" if max(seeds, default=0) > 1 else "of one seed"
+    return f"Top-1 in percent, {over}; kNN of 20 neighbours."
 
 
 def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Table:
@@ -37,7 +42,13 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
         _cells(known[row], _short(row), found[row], _short(twins.get(row, "")), places.get(row, ("", "")), columns)
         for row in found
     ]
-    notes = [f"{epochs} epochs. {SPREAD}", *_agree(known, first), *_missing(others), evidence.origin(used)]
+    notes = [
+        f"{epochs} epochs. {legend(map(len, found.values()))}",
+        *_agree(known, first),
+        *_troubled(found),
+        *_missing(others),
+        evidence.origin(used),
+    ]
     return Table(f"{title}, {epochs} epochs", tuple(columns), tuple(lines), tuple(notes))
 
 
@@ -80,19 +91,20 @@ def everything(findings: Iterable[Finding], epochs: int | None = None) -> Table:
     """All recipes that were trained, in whatever setting: those of a set together, and the best of them first."""
     sets = _by_set([each for each in findings if epochs in (None, each.recipe.epochs)])
     every = [each for groups in sets.values() for group in groups.values() for each in group.values()]
-    plain = _plain(every)
+    unchanged = _unchanged(every)
     shown = [name for name in (LINEAR, CACHED, KNN) if any(each.score(name) is not None for each in every)]
-    lines = []
+    lines, counts = [], []
     for (data, images, *_), known in sorted(sets.items(), key=lambda each: each[0]):
         groups = [list(seeds.values()) for seeds in known.values()]
         by = measures([each for group in groups for each in group])
         for group in sorted(groups, key=lambda group: [-_mean(group, name) for name in by]):
             means = (cell(average(group, name), len(group)) for name in shown)
-            about = (_title(group[0], plain), data, f"{images:,}", str(group[0].recipe.epochs))
+            about = (_title(group[0], unchanged), data, f"{images:,}", str(group[0].recipe.epochs))
             lines.append((*about, *means, str(len(group))))
+            counts.append(len(group))
     head = ("row and changes", "set", "images", "epochs", *(WORDS[name] for name in shown), "seeds")
     note = "Changes are from the row as it is now; of a row in a file, from its first training here."
-    return Table("all trainings", head, tuple(lines), (SPREAD, note))
+    return Table("all trainings", head, tuple(lines), (legend(counts), note))
 
 
 def _by_set(findings: Sequence[Finding]) -> dict[tuple[str, int, str, str], dict[Recipe, dict[int, Finding]]]:
@@ -105,7 +117,7 @@ def _by_set(findings: Sequence[Finding]) -> dict[tuple[str, int, str, str], dict
     return sets
 
 
-def _plain(findings: Iterable[Finding]) -> dict[str, Recipe]:
+def _unchanged(findings: Iterable[Finding]) -> dict[str, Recipe]:
     """What rows are without changes. Files that records name are not run: they may be anyone's."""
     builtin = rows()
     found: dict[str, Recipe] = {}
@@ -119,10 +131,10 @@ def _plain(findings: Iterable[Finding]) -> dict[str, Recipe]:
     return found
 
 
-def _title(finding: Finding, plain: Mapping[str, Recipe]) -> str:
+def _title(finding: Finding, unchanged: Mapping[str, Recipe]) -> str:
     """The row of a training, and in what its recipe differs from it beside epochs."""
     name = command.title(finding.row, finding.base)
-    changes = (f"{path}={brief(here)}" for path, _, here in apart(plain[name], finding.recipe) if path != "epochs")
+    changes = (f"{path}={brief(here)}" for path, _, here in apart(unchanged[name], finding.recipe) if path != "epochs")
     return ", ".join([name, *changes])
 
 
@@ -164,9 +176,10 @@ def _cells(
 
 
 def _twins(recipes: Mapping[str, Recipe]) -> dict[str, str]:
-    """Rows that mean the same recipe as an earlier one here, as those of table8 do whose batch is the base's."""
+    """Rows that compute the same as an earlier one here, as those of table8 do whose batch is the base's."""
     first: dict[Recipe, str] = {}
-    return {name: first[recipe] for name, recipe in recipes.items() if first.setdefault(recipe, name) != name}
+    alike = {name: plain(recipe) for name, recipe in recipes.items()}
+    return {name: first[recipe] for name, recipe in alike.items() if first.setdefault(recipe, name) != name}
 
 
 def _places(known: Mapping[str, Row], first: Mapping[str, Score]) -> dict[str, tuple[str, str]]:
@@ -181,6 +194,13 @@ def _agree(known: Mapping[str, Row], first: Mapping[str, Score]) -> list[str]:
     both = [name for name in first if LINEAR in known[name].paper]
     told = agreement([known[name].paper[LINEAR] for name in both], [first[name] for name in both])
     return [told.text()] if told.pairs else []
+
+
+def _troubled(found: Mapping[str, Sequence[Finding]]) -> list[str]:
+    """Rows of which a training was not well at its end: their numbers say more about the setting than about the row."""
+    words = {_short(row): dict.fromkeys(each.trouble for each in findings) for row, findings in found.items()}
+    told = [f"{row} ({', '.join(filter(None, each))})" for row, each in words.items() if any(each)]
+    return [f"Not well at the end of training: {', '.join(told)}."] if told else []
 
 
 def _missing(others: Sequence[str]) -> list[str]:

@@ -51,14 +51,20 @@ class Agreement:
         """In a sentence or two."""
         said = f"{self.agree} of {self.pairs} pairs of rows stand in the paper's order"
         if self.clear:
-            said += (
-                f"; of the {self.clear} whose means here are further apart than the larger of their "
-                f"standard deviations, {self.clear_agree} do"
-            )
+            apart = "means here are further apart than the larger of their standard deviations"
+            if self.clear == 1:
+                said += f"; the one whose {apart} does" + " not" * (not self.clear_agree)
+            else:
+                said += f"; of the {self.clear} whose {apart}, {self.clear_agree} do"
         elif self.lone < self.pairs:
             said += "; no two means here are further apart than the larger of their standard deviations"
         said += "."
-        return f"{said} {self.lone} of the pairs have a row of one seed, and no spread." if self.lone else said
+        lone = "all" if self.lone == self.pairs else str(self.lone)
+        return (
+            f"{said} Of the pairs, {lone} ha{'s' if lone == '1' else 've'} a row of one seed, and so no spread."
+            if self.lone
+            else said
+        )
 
 
 def agreement(paper: Sequence[float], here: Sequence[Score]) -> Agreement:
