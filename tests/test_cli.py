@@ -142,6 +142,15 @@ def test_a_users_own_file_is_listed_and_shown(own, here):
         ),
         (("show", "text/max", "--recipe-base", "pocket/cifar"), "unknown row 'pocket/cifar'; the nearest known:"),
         (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),
+        (
+            ("report", "a", "--batch", "32", "b"),
+            "'b' belongs to no flag; put it before the first flag, or leave it out",
+        ),
+        (("report", "a", "--batch", "32", "b", "c"), "'b' belongs to no flag; put it before the first flag"),
+        (("report", "a", "--batch", "32", "my b"), "Unrecognized options: my b; see fastmoco report --help"),
+        (("show", "text/max", "b"), "fastmoco: Unrecognized options: b; see fastmoco show --help"),
+        (("report", "--bathc", "3"), "fastmoco: Unrecognized options: --bathc, 3; perhaps --batch; see"),
+        (("report", "--epochs", "x"), "fastmoco: Error parsing --epochs: use INT, not 'x'; see fastmoco report --help"),
         (("show", "absent.py:mine"), "no file 'absent.py'"),
         (
             ("show", "table1/fast_moco_100", "--set", "optm.lr=1"),
@@ -240,3 +249,10 @@ def test_a_mistake_in_pretrain_is_one_line_with_exit_2_and_nothing_is_written(
     assert done.stderr.startswith("fastmoco: ")
     assert len(done.stderr.splitlines()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "notes.txt"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_complaint_about_flags_is_one_line_whatever_a_terminal_can_show(encoding, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    done = run("report", "--bathc", "3")
+    assert done.stderr == ("fastmoco: Unrecognized options: --bathc, 3; perhaps --batch; see fastmoco report --help\n")

@@ -294,6 +294,12 @@ def test_other_files_are_refused_in_one_line(tmp_path, write, words):
     assert "\n" not in str(refused.value)
 
 
+def test_a_reason_that_is_no_sentence_is_left_out(tmp_path):
+    (tmp_path / "a.pth").write_text("i am no file of torch")
+    with pytest.raises(ValueError, match=r"no file of torch; give weights"):
+        import_(str(tmp_path / "a.pth"), out=str(tmp_path / "b.safetensors"))
+
+
 def test_what_exists_is_kept(tmp_path, online):
     torch.save(online, tmp_path / "a.pth")
     out = tmp_path / "b.safetensors"

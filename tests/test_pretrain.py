@@ -14,7 +14,7 @@ from pictures import TINY, paint, records, trace
 from PIL import Image
 
 import fastmoco
-from fastmoco import encoder, loader, memory, train
+from fastmoco import encoder, loader, memory, run, train
 from fastmoco.album import Unreadable
 from fastmoco.command import compose
 from fastmoco.images import Pixels
@@ -505,7 +505,16 @@ def test_a_saved_recipe_that_calls_is_refused_and_not_run(done, images, tmp_path
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_one_line(images, tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(OSError, match="Permission denied"):
+    with pytest.raises(ValueError, match="a cannot be written to; give another --out"):
+        pretrain(images, tmp_path / "a")
+
+
+def test_a_run_folder_that_cannot_be_written_is_one_line(images, tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError
+
+    monkeypatch.setattr(run.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ValueError, match="a cannot be written to; give another --out"):
         pretrain(images, tmp_path / "a")
 
 

@@ -154,21 +154,26 @@ def _parse(verb: str, words: list[str]) -> Callable[[], object]:
     except SystemExit as end:
         if not end.code:
             raise
-        raise ValueError(f"{_brief(complaint.getvalue())}; see fastmoco {verb} --help") from None
+        told = _brief(complaint.getvalue())
+        loose = re.match(r"Unrecognized options: ([^-\s,][^\s,]*)", told)
+        if loose and loose[1] in words and any(word.startswith("-") for word in words[: words.index(loose[1])]):
+            told = f"{loose[1]!r} belongs to no flag; put it before the first flag, or leave it out"
+        raise ValueError(f"{told}; see fastmoco {verb} --help") from None
     return functools.partial(call)
 
 
 def _brief(complaint: str) -> str:
     """The first part of what tyro says in a box, and the flag that it suggests, if any."""
-    # A terminal without such characters gets a box of | and -.
-    inside = [line.strip("│| ") for line in complaint.splitlines() if line.startswith(("│", "|"))] or [complaint]
+    boxed = [line.strip("│ ") for line in complaint.splitlines() if line.startswith("│")]
+    # Where such characters cannot be shown there is no box, and a title above the first rule.
+    plain = [line.strip() for line in complaint.partition("---")[2].splitlines()[1:] if line.strip()]
     parts: list[list[str]] = [[]]
-    for line in inside:
+    for line in boxed or plain or [complaint]:
         if line.strip("─-"):
             parts[-1].append(line)
         else:
             parts.append([])
     said = " ".join(parts[0]).rstrip(".")
-    said = re.sub(r"no type matching \S*?(\w+) could be instantiated from \['(.*)'\]", r"use \1, not '\2'", said)
+    said = re.sub(r"no type matching \S*?(\w+) could be instantiated from \['(.*?)'\].*", r"use \1, not '\2'", said)
     near = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant")), "")
     return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said

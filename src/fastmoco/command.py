@@ -189,14 +189,13 @@ def _refuse(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
     import torch
 
     from fastmoco.learner import Learner
+    from fastmoco.run import fill
     from fastmoco.thrift import spare
 
     images = len(source.train)
     if images < 2:
         raise ValueError(f"{data} has one image; there is nothing to tell it apart from, so give two or more")
-    if recipe.batch > images:
-        largest = 2 ** (images.bit_length() - 1)
-        raise ValueError(f"batch {recipe.batch} is larger than the {images} images; use --batch {largest}")
+    fill(recipe.batch, images)
     with torch.device("meta"):  # an encoder that does not exist, or cannot take such views, or not in parts
         spare(Learner(recipe), run.recompute, run.micro)
 

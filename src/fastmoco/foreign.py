@@ -156,8 +156,8 @@ def _open_torch(file: Path) -> object:
         code = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if code:
             raise ValueError(f"{file} holds more than numbers, and was not run: {code[1]}") from None
-        # Torch's own words are advice to programmers, where it finds no pickle at all.
-        reason = "" if isinstance(error, pickle.UnpicklingError) else f": {_brief(error)}"
+        # Where it finds no pickle at all, torch's own words are advice to programmers, and Python's a number.
+        reason = "" if isinstance(error, pickle.UnpicklingError | LookupError) else f": {_brief(error)}"
         raise ValueError(
             f"{file} is damaged, or no file of torch{reason}; give weights, such as resnet50.pth"
         ) from None

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -77,12 +78,12 @@ class Run:
         return f"{ranks}{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}{recorded}"
 
 
-def check(seed: int, workers: int) -> None:
+def check(seed: int, workers: int, flag: str = "--seed") -> None:
     """Refuse what no work can have."""
     if workers < 0:
         raise ValueError(f"--workers {workers}: use 0 or more")
     if not 0 <= seed < 2**63:
-        raise ValueError(f"--seed {seed}: use a whole number from 0 to 2**63 - 1")
+        raise ValueError(f"{flag} {seed}: use a whole number from 0 to 2**63 - 1")
 
 
 def settle(
@@ -161,6 +162,13 @@ def _own(device: str) -> torch.device:
     return own
 
 
+def fill(batch: int, images: int) -> None:
+    """Refuse a batch that is larger than the set."""
+    if batch > images:
+        largest = 2 ** (images.bit_length() - 1)
+        raise ValueError(f"batch {batch} is larger than the {images} images; use --batch {largest}")
+
+
 def divide(batch: int, ranks: int) -> None:
     """Refuse a batch of which ranks cannot have equal parts."""
     if batch % ranks:
@@ -169,13 +177,25 @@ def divide(batch: int, ranks: int) -> None:
         raise ValueError(f"batch {batch} does not divide among {ranks} processes; use {fits}")
 
 
+def writable(folder: Path) -> bool:
+    """Whether files can be made in a folder; what its permissions say is not always so."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) -> Iterator[None]:
     """A run folder for this training alone: made, or found to be of the same training."""
     new = not (path / "recipe.py").exists()
     if new:
         refuse_others(path, {"run.json", ".run.json.part", ".recipe.py.part"}, "run folder", "--out")
-        path.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            path.mkdir(parents=True, exist_ok=True)
+    if not writable(path):
+        raise ValueError(f"{path} cannot be written to; give another --out")
     with alone(path, f"another process is training in {path}; wait, or give another --out"):
         if new:
             known = {**asdict(run), **about, "device": name(run.device)}
