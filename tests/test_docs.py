@@ -53,13 +53,6 @@ def test_the_map_of_the_paper_holds_every_table_figure_equation_and_row():
         assert f"`{table}/" in text
 
 
-def test_the_readme_tree_is_the_tree():
-    tree = (ROOT / "README.md").read_text().split("src/fastmoco/\n")[1].split("```")[0]
-    named = set(re.findall(r"^  (\w+)(?:\.py|/) ", tree, flags=re.MULTILINE))
-    files = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert named == {name for name in files if not name.startswith("__")}
-
-
 def test_the_arrow_of_the_architecture_is_the_arrow():
     text = (ROOT / "docs" / "architecture.md").read_text()
     block = re.search(r"```\n(samples .*?)```", text, flags=re.DOTALL)[1]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from fastmoco.documents import places
-from fastmoco.tabulate import DRAWN, FIGURES, RECORDS, filled, tables
+from fastmoco.tabulate import DRAWN, FIGURES, filled, tables
 from fastmoco.trials.findings import read
 
 ROOT = Path(__file__).parents[1]
-KNOWN = {path.name: read([path]) for path in sorted((ROOT / RECORDS).glob("*.jsonl"))}
+KNOWN = {path.name: read([path]) for path in sorted((ROOT / "results" / "sweeps").glob("*.jsonl"))}
 DOCUMENT, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 
 
