@@ -2,7 +2,10 @@
 
 import signal
 import threading
+import time
 from types import FrameType
+
+MOMENT = 0.5  # seconds in which two are one: `timeout` and launchers pass on to us what the terminal has sent us, too
 
 
 class Interrupts:
@@ -14,7 +17,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
-        self._presses = 0  # of Ctrl-C
+        self._pressed: float | None = None  # when Ctrl-C first was
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -40,7 +43,9 @@ class Interrupts:
                     self._before[each] = signal.signal(each, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._presses += number == signal.SIGINT
-        if self._presses > 1:
-            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            now = time.monotonic()
+            self._pressed = now if self._pressed is None else self._pressed
+            if now - self._pressed > MOMENT:
+                raise KeyboardInterrupt
         self.asked = signal.Signals(number)
