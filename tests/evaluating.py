@@ -10,6 +10,7 @@ import torch
 from fastmoco import cli
 from fastmoco.data import find
 from fastmoco.distributed import agree, gather, leads, rank
+from fastmoco.ending import parted
 from fastmoco.evaluate import features, gain, linear, subject
 from fastmoco.evaluate.judge import Judge
 from fastmoco.evaluate.progress import Progress
@@ -99,6 +100,6 @@ def stop(images, run, folder):
 
 if __name__ == "__main__":
     places = [Path(word) for word in sys.argv[1:]]
-    with joined():
+    with parted(), joined():
         evaluate_all(*places)
         stop(*places)

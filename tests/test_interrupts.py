@@ -27,7 +27,7 @@ def test_the_first_ctrl_c_is_noted_and_the_second_ends(clock):
 
 
 def test_a_ctrl_c_that_a_launcher_passes_on_at_once_is_the_same_one(clock):
-    with Interrupts() as interrupts:
+    with Interrupts():
         for _ in range(4):  # of which none puts off the moment
             os.kill(os.getpid(), signal.SIGINT)
             clock[0] += MOMENT * 0.3

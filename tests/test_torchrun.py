@@ -20,8 +20,8 @@ SECONDS = 300  # for any of these, on a busy machine
 
 # `fastmoco` itself, but each rank writes down which images it took, and something happens to one of them.
 SCRIPT = """
-import json, os, signal
-from fastmoco import cli, distributed, train
+import json, os, runpy, signal
+from fastmoco import distributed, train
 
 rank, first = int(os.environ.get("RANK", 0)), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 advance, stop, kill = train.Training._advance, int(os.environ.get("STOP", 0)), int(os.environ.get("KILL", 0))
@@ -37,7 +37,7 @@ def noting(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
 
 train.Training._advance = noting
-cli.main()
+runpy.run_module("fastmoco", run_name="__main__")
 """
 
 
@@ -238,9 +238,9 @@ def test_a_mistake_is_one_line(images, tmp_path):
     told = [line for line in said.splitlines() if line.startswith("fastmoco:")]
     assert told == ["fastmoco: batch 7 does not divide among 2 processes; use --batch 6 or --batch 8"]
     code = (
-        "import os; from fastmoco import cli, data; find = data.find\n"
+        "import os, runpy; from fastmoco import data; find = data.find\n"
         "data.find = lambda name, *more: find(name + '-not-here' * int(os.environ['RANK']), *more)\n"
-        "cli.main()"
+        "runpy.run_module('fastmoco', run_name='__main__')"
     )
     (tmp_path / "blind.py").write_text(code)
     said = finish([*ranks(2), str(tmp_path / "blind.py"), *flags(images, tmp_path / "run")], tmp_path, code=1)

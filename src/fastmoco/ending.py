@@ -1,6 +1,8 @@
 """How a command ends: a mistake is told in one line, and every end has its exit code."""
 
+import atexit
 import contextlib
+import os
 import re
 import sys
 import time
@@ -41,3 +43,30 @@ def _stop(error: Exception, code: int = 2) -> NoReturn:
     if hasattr(error, "told"):
         time.sleep(1)  # a launcher ends all ranks as soon as one has ended, and one may have still to tell it
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def parted() -> Iterator[None]:
+    """A process that a launcher has started as one of a group leaves as children of multiprocessing do: at once.
+
+    gloo's threads let go of a tensor a moment after it has come. One that does so while Python is being taken down
+    aborts the process (torch 2.15), and to the launcher it looks as if work that was done had been killed.
+    """
+    if "RANK" not in os.environ:
+        yield
+        return
+    code = 1
+    try:
+        yield
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:  # of which Python would tell, too
+        sys.excepthook(*sys.exc_info())
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,48 @@
+"""How processes end, seen from outside."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Something stays until Python is taken down, and says so then.
+SCRIPT = """
+import atexit, sys
+from fastmoco.ending import parted
+
+class Last:
+    def __init__(self, tell=print):
+        self.tell = tell
+    def __del__(self):
+        self.tell("taken down")
+
+last = Last()
+atexit.register(lambda: print("ended in order"))
+with parted():
+    print("done", end=" ")
+    {end}
+"""
+
+
+def end(how, **environment):
+    clean = {name: value for name, value in os.environ.items() if name != "RANK"}
+    words = [sys.executable, "-c", SCRIPT.format(end=how)]
+    return subprocess.run(words, env={**clean, **environment}, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("pass", 0), ("sys.exit()", 0), ("sys.exit(0)", 0), ("sys.exit(75)", 75), ("sys.exit('why')", 1), ("1 / 0", 1)],
+)
+def test_one_of_many_leaves_with_the_same_words_and_code_but_python_is_not_taken_down(how, code):
+    alone, one = end(how), end(how, RANK="0")
+    assert alone.returncode == one.returncode == code
+    assert alone.stdout == "done ended in order\ntaken down\n"
+    assert one.stdout == "done ended in order\n"
+    assert one.stderr.splitlines()[-1:] == alone.stderr.splitlines()[-1:]
+
+
+def test_a_reader_that_has_gone_changes_nothing():
+    assert end("sys.stdout.close()", RANK="1").returncode == 0
+    assert end("sys.stderr.close()", RANK="1").returncode == 0
