@@ -30,7 +30,7 @@ ARROW = [
     {"recipe", "health", "data"},
     {"methods", "learner", "notation", "augment", "crop", "transfer", "alike"},
     {"recipes", "cost", "draws", "album", "descent", "thrift"},
-    {"cuts", "engine"},
+    {"cuts", "engine", "commentary"},
     {"nvjpeg"},
     {"report", "loader", "plots"},
     {"evaluate", "results"},

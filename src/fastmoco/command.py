@@ -97,12 +97,9 @@ def pretrain(
 
     from fastmoco import data as sets
     from fastmoco import run as runs
-    from fastmoco.distributed import in_turn, launched, leads, same, together, world
-    from fastmoco.images import fingerprint
+    from fastmoco.distributed import in_turn, launched, same, together, world
     from fastmoco.launch import check, launch
     from fastmoco.meeting import joined
-    from fastmoco.memory import explained
-    from fastmoco.train import Training
 
     data, out = str(data), str(out)  # in Python, paths are welcome too
     if recipe_base and not recipe:
@@ -145,25 +142,36 @@ def pretrain(
             )
         with together(), in_turn():
             source = sets.find(data, download)
-        named = title(row, recipe_base) + ", changed" * (made != start(row, recipe_base))
-        about = {"data": data, "row": named, "seed": seed, **fingerprint(source.train)}
         with together():
             _refuse(made, run, source, data)
         _compare(made, run, source, data)
-        with ExitStack() as stack:
-            with together():
-                if leads():
-                    stack.enter_context(runs.occupy(path, made, run, about))
-            stack.enter_context(explained(made, run))
-            training = Training(made, run, source, path)
-            training.journal.say(f"{data}: {source.words}")
-            training.journal.say(
-                f"{named}: {made.encoder}, epochs {made.epochs} x {training.draws.per_epoch:,} steps, "
-                f"batch {made.batch}, learning rate {made.optim.lr:g}, seed {seed}"
-            )
-            training.journal.say(f"{path} on {run.words}")
-            training.train()
+        named = title(row, recipe_base) + ", changed" * (made != start(row, recipe_base))
+        _train(made, run, source, path, data, named)
     return path
+
+
+def _train(recipe: "Recipe", run: "Run", source: "Source", path: Path, data: str, named: str) -> None:
+    """In a folder that is ours alone."""
+    from fastmoco.distributed import leads, together
+    from fastmoco.images import fingerprint
+    from fastmoco.memory import explained
+    from fastmoco.run import occupy
+    from fastmoco.train import Training
+
+    about = {"data": data, "row": named, "seed": run.seed, **fingerprint(source.train)}
+    with ExitStack() as stack:
+        with together():
+            if leads():
+                stack.enter_context(occupy(path, recipe, run, about))
+        stack.enter_context(explained(recipe, run))
+        training = Training(recipe, run, source, path)
+        training.journal.say(f"{data}: {source.words}")
+        training.journal.say(
+            f"{named}: {recipe.encoder}, epochs {recipe.epochs} x {training.draws.per_epoch:,} steps, "
+            f"batch {recipe.batch}, learning rate {recipe.optim.lr:g}, seed {run.seed}"
+        )
+        training.journal.say(f"{path} on {run.words}")
+        training.train()
 
 
 def _compare(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:

@@ -1,4 +1,4 @@
-"""The training loop: steps, and between them what is logged, saved and judged when it is due."""
+"""The training loop: steps, and between them what is saved, judged and told when it is due."""
 
 import signal
 import time
@@ -10,19 +10,20 @@ import torch
 
 from fastmoco import __began__, checkpoint, distributed, health, optim
 from fastmoco.album import Unreadable
+from fastmoco.commentary import Commentary
 from fastmoco.draws import Draws
 from fastmoco.engine import Engine
 from fastmoco.evaluate.judge import Judge
 from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
-from fastmoco.journal import Journal, clock, kept
+from fastmoco.journal import Journal
 from fastmoco.loader import Batch, Loader, Resident, Way, choose
 from fastmoco.meeting import losses_told, orphaned, restarted
 from fastmoco.meter import Meter
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
-from fastmoco.weights import FILE, save_encoder, snippet, stored_step
+from fastmoco.weights import FILE, save_encoder, stored_step
 
 
 class Training:
@@ -57,6 +58,7 @@ class Training:
         self.engine.start()
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
         self.journal = Journal(folder, self.step)
+        self.commentary = Commentary(recipe, self.draws, self.meter, self.journal)
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
@@ -83,7 +85,7 @@ class Training:
                 if self.step % self.run.log_every == 0 or last:
                     self._log()
                 elif self.journal.stale():
-                    self._show()
+                    self.commentary.show(self.step)
                 if self.step % self.run.save_every == 0 or self._to_keep() or last:
                     self.save()
             self._stop_loading()  # first, as a worker that dies during a save would end it
@@ -247,8 +249,6 @@ class Training:
         samples, targets = self.learner.latest
         met = meetings(self.recipe.pairs, samples.seen, targets.seen)
         values = {
-            "epoch": self.step / self.draws.per_epoch,
-            **self.meter.read(self.recipe.batch),
             "train/lr": float(self.engine.optimizer.param_groups[0]["lr"]),
             **self.engine.timing(),
             **(self.first or {}),
@@ -256,37 +256,9 @@ class Training:
         }
         if self.learner.momentum is not None:
             values["health/drift"] = health.drift(self.learner.online, self.learner.momentum).item()
-        self.journal.record(self.step, values)
         self.first = {}
-        self._show()
-        self.journal.note(f"{self._line()}  {self._verdict()}")
+        self.commentary.log(self.step, values)
         self.meter.turn()
-
-    def _show(self) -> None:
-        """On a terminal the verdict is one word, as the line may be short."""
-        word, _, evidence = self._verdict().partition(": ")
-        line = self.journal.line
-        line.show(self._line() if line.live or word == "healthy" else f"{self._line()}  {evidence}")
-
-    def _line(self) -> str:
-        values = self.meter.read(self.recipe.batch)
-        left = (self.draws.steps - self.step) * self.recipe.batch / max(values["perf/images_per_second"], 1e-9)
-        knn = self.journal.last("val/knn_top1")
-        parts = [
-            f"epoch {-(-self.step // self.draws.per_epoch)}/{self.recipe.epochs}",
-            f"loss {values['train/loss']:.3f} (chance {self.recipe.contrast.chance(self.recipe.batch):.3f})",
-            self._verdict().partition(":")[0],
-            *([] if knn is None else [f"kNN {knn:.1f} %"]),
-            f"{values['perf/images_per_second']:,.0f} img/s",
-            f"{clock(left)} left",
-            f"wait {100 * values['perf/data_wait']:.0f} %",
-        ]
-        return "  ".join(parts)
-
-    def _verdict(self) -> str:
-        lines = [line for line in self.journal.recent if "train/loss" in line]
-        width = self.recipe.projector.widths[-1]
-        return health.verdict(lines, self.recipe.contrast.chance(self.recipe.batch), self.recipe.batch, width)
 
     def _due_to_judge(self) -> bool:
         """At every n-th epoch and at the end; a kill before the answer was recorded makes it due again."""
@@ -311,27 +283,11 @@ class Training:
             self.journal.say(f"epoch {self.step // self.draws.per_epoch}  {words}")
 
     def _conclude(self) -> None:
-        """Where the encoder is, and how it is used."""
         path = self.folder / FILE
-        if (
-            distributed.leads() and stored_step(path) != self.step
-        ):  # after a kill at the very end, or someone removed it
+        if distributed.leads() and stored_step(path) != self.step:  # after a kill at the very end, or it was removed
             self._save_encoder()
-        how = snippet(path, self.recipe.encoder)
-        verdict = self._verdict()
-        verdict = "too short for a verdict" if verdict.startswith("starting") else verdict
-        if self.unreadable.reasons:
-            self.journal.say(f"{len(self.unreadable.reasons)} images could not be read; see {self.unreadable.path}")
-        self.journal.say(f"done in {clock(self.meter.seconds)} of training: {verdict}")
         judged = 0 if self.judge is None else len(self.judge.test_labels)
-        peak = health.peak(kept(self.folder / "metrics.jsonl", self.step), self.step, judged)
-        if peak is not None:
-            step, best, last = peak
-            self.journal.say(
-                f"kNN was {best:.1f} % after epoch {step // self.draws.per_epoch} and is {last:.1f} % now: "
-                "fewer epochs may do better on these images"
-            )
-        self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(self.folder)!r})")
+        self.commentary.conclude(self.step, path, self.unreadable, judged)
 
     def _refuse_broken(self) -> None:
         if self.meter.broken():
