@@ -256,3 +256,13 @@ def test_a_complaint_about_flags_is_one_line_whatever_a_terminal_can_show(encodi
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
     done = run("report", "--bathc", "3")
     assert done.stderr == ("fastmoco: Unrecognized options: --bathc, 3; perhaps --batch; see fastmoco report --help\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"), [(("--epochs", "2", "table4b"), "table4b"), (("table4b", "--epochs", "2", "2.5"), "2.5")]
+)
+def test_several_numbers_that_are_none_are_named(given, wrong, here):
+    done = here("sweep", *given, "--dry-run")
+    told = f"fastmoco: --epochs: use whole numbers, not '{wrong}'; names go before the first flag; "
+    assert done.stderr == f"{told}see fastmoco sweep --help\n"
+    assert done.returncode == 2

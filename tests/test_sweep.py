@@ -79,6 +79,8 @@ folder.mkdir(parents=True)
 known = {name: job[name] for name in ("row", "base", "seed", "data", "images", "jobs", "pixels")}
 circumstances = {"evaluations": job["evaluations"], "command": job["command"]}
 recipe = plan["recipes"][job["row"].rpartition(":")[2]]
+if act == "last":
+    recipe = recipe.replace("epochs=2, batch=8", f"epochs={job['epochs']}, batch=8")
 finding = {**plan["finding"], **known, "recipe": recipe, "circumstances": circumstances}
 (folder / "finding.json").write_text(json.dumps(finding) + "\\n")
 """
@@ -184,12 +186,29 @@ def test_what_has_a_record_is_not_trained_again(stub, images, capsys):
 def test_other_images_or_epochs_are_other_trainings(stub, images, tmp_path):
     go(images, "rows.py:mocov3")
     other = paint(tmp_path / "more" / "images", 30, classes=2)
-    for data, options in ((other, {}), (images, {"epochs": 3}), (images, {"set": ("optim.lr=0.3",)})):
+    for data, options in ((other, {}), (images, {"epochs": (3,)}), (images, {"set": ("optim.lr=0.3",)})):
         stub()
         with pytest.raises(ValueError, match="1 failed"):  # what the stub leaves is not a finding of this
             go(data, "rows.py:mocov3", **options)
         assert begun() == ["mocov3 0"]
     assert len(found()) == 1
+
+
+def test_several_lengths_are_so_many_trainings_of_each_row(stub, images, capsys):
+    stub(mocov3="last", simsiam="last")
+    lengths = (2, 3, 2, 1)
+    go(images, "rows.py:mocov3", "rows.py:simsiam", epochs=lengths)
+    assert begun() == ["mocov3 0", "simsiam 0"] * 3
+    assert [each.recipe for each in found()] == [
+        replace(carried(row), epochs=epochs) for epochs in (2, 3, 1) for row in ("mocov3", "simsiam")
+    ]
+    out = capsys.readouterr().out
+    assert "6 of 6  rows.py:simsiam, 1 epoch, seed 0: kNN" in out
+    assert ["rows.py:mocov3,", "3", "epochs", "75.0", "1"] in [line.split() for line in out.splitlines()]
+    assert "--epochs 2 3 2 1 " in found()[0].circumstances["command"]
+    stub()
+    go(images, "rows.py:mocov3", epochs=(3,))
+    assert begun() == []
 
 
 def test_a_finding_in_its_run_folder_is_only_added(stub, images):
@@ -721,10 +740,10 @@ trial.main()
     first = subprocess.run([sys.executable, "-c", start, *words], capture_output=True, text=True, env=environment)
     assert first.returncode == 2, first.stderr
     assert (
-        "rows.py:mocov3, seed 0 failed: it ended by SIGKILL; its log is runs/sweep-images/rows-py-mocov3-"
+        "rows.py:mocov3, 1 epoch, seed 0 failed: it ended by SIGKILL; its log is runs/sweep-images/rows-py-mocov3-"
         in first.stdout
     )
-    assert first.stderr == "fastmoco: 1 failed: rows.py:mocov3, seed 0; the same command tries them again\n"
+    assert first.stderr == "fastmoco: 1 failed: rows.py:mocov3, 1 epoch, seed 0; the same command tries them again\n"
     (run,) = (path for path in Path("runs/sweep-images").glob("rows-py-mocov3-*") if path.is_dir())
     steps, (made,) = trace(run), found()
     again = subprocess.run(

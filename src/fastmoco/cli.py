@@ -1,5 +1,6 @@
 """The command line. Heavy imports happen inside the verbs, so that every --help answers at once."""
 
+import ast
 import contextlib
 import functools
 import io
@@ -175,5 +176,9 @@ def _brief(complaint: str) -> str:
             parts.append([])
     said = " ".join(parts[0]).rstrip(".")
     said = re.sub(r"no type matching \S*?(\w+) could be instantiated from \['(.*?)'\].*", r"use \1, not '\2'", said)
+    several = re.match(r"Error parsing (\S+): Could not find valid parse for arguments: (\[.*\])", said)
+    if several:
+        wrong = next((each for each in ast.literal_eval(several[2]) if not each.lstrip("-").isdecimal()), several[2])
+        said = f"{several[1]}: use whole numbers, not {wrong!r}; names go before the first flag"
     near = next((part[1] for part in parts if part and part[0].startswith("Perhaps you meant")), "")
     return f"{said}; perhaps {near.split(', ')[-1].split()[0]}" if near else said

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastmoco.trials.findings import Finding
 
 What = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT ...", help_behavior_hint="")]
+Lengths = Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...", help_behavior_hint="")]
 Evaluation = Literal["knn", "cached", "linear", "encoders"]
 
 
@@ -31,7 +32,7 @@ def sweep(
     data: Str = "",
     seeds: int = 3,
     first_seed: int = 0,
-    epochs: Int = None,
+    epochs: Lengths = (),
     batch: Int = None,
     set: Settings = (),
     evaluate: tuple[Evaluation, ...] = ("knn", "cached"),
@@ -58,7 +59,7 @@ def sweep(
         data: the images, as in pretrain; by default the set that the base is named after.
         seeds: how often each row is trained.
         first_seed: the lowest of them.
-        epochs: of all rows; by default the base's.
+        epochs: of all rows, or several lengths, such as 100 200 400; by default the base's.
         batch: of all rows; the learning rate changes in proportion, unless it is --set.
         set: change a value of all recipes, such as optim.lr=0.15.
         evaluate: by nearest neighbours, a cached linear classifier, the full linear protocol; encoders are the target
@@ -87,39 +88,38 @@ def sweep(
     from fastmoco.run import cores
 
     refuse_flags(what, seeds, jobs, beside, minutes, knn_every)
-    means = Means(device, precision, compile, graph, workers)
-    refuse_means(means, first_seed)
-    recipes = _recipes(what, recipe_base, flat(set), epochs, batch)
-    data = str(data) or _suited(recipe_base, recipes)
-    if not data:
-        raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
-    source = sets.find(data, download)
-    split(source, data)  # refuses a set without labels
-    known, pixels = fingerprint(source.train), glance(source.train)
-    file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
-    ledger = Ledger(file, int(known["images"]), str(known["names"]), pixels)
-    folder = Path(out or f"runs/sweep-{word(data)}")
-    refuse_room(recipes, ledger, folder)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
+    means = Means(device, precision, compile, graph, part if workers is None else workers)
+    refuse_means(means, first_seed)
     job = Job(
         folder="",
         row="",
         base=recipe_base,
-        epochs=epochs,
+        epochs=None,
         batch=batch,
         settings=tuple(flat(set)),
         seed=0,
-        data=data,
-        images=ledger.images,
+        data="",
+        images=0,
         evaluations=tuple(evaluate),
         knn_every=knn_every or 0,
         jobs=jobs + beside,
         commit=commit or commit_here(),  # asked now: it may be another when a training ends
         command=command,
-        means=replace(means, workers=part if workers is None else workers),
-        pixels=pixels,
+        means=means,
     )
-    tasks = _tasks(job, recipes, range(first_seed, first_seed + seeds), ledger, folder)
+    recipes = _recipes(job, what, epochs)
+    data = str(data) or _suited(recipe_base, [job.row for job in recipes])
+    if not data:
+        raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
+    source = sets.find(data, download)
+    split(source, data)  # refuses a set without labels
+    known = fingerprint(source.train)
+    file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
+    ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
+    folder = Path(out or f"runs/sweep-{word(data)}")
+    refuse_room({job.row: recipe for job, recipe in recipes.items()}, ledger, folder)
+    tasks = _tasks(recipes, data, range(first_seed, first_seed + seeds), ledger, folder)
     todo = [task for task in tasks if (ledger.known(task) if dry_run else ledger.collect(task)) is None]
     print(f"{data}: {source.words}\ntrainings: {len(tasks)}, with a record: {len(tasks) - len(todo)}", flush=True)
     for task in todo:
@@ -149,47 +149,57 @@ def _suited(base: str, rows: Iterable[str]) -> str:
     return name if not names and USUAL.get(name) == f"pocket/{name}" else ""
 
 
-def _recipes(
-    what: Sequence[str], base: str, settings: list[str], epochs: int | None, batch: int | None
-) -> "dict[str, Recipe]":
-    """What is trained, by row. A row that the base cannot carry is left out, and one that is trained already, too."""
+def _recipes(job: Job, what: Sequence[str], lengths: Sequence[int]) -> "dict[Job, Recipe]":
+    """What is trained. A row that the base cannot carry is left out, and one that is trained already, too."""
     from fastmoco.alike import plain
     from fastmoco.recipes import find, rows
 
-    if base:
-        find(base)  # whose mistakes are not a row's
-    found: dict[str, Recipe] = {}
+    if job.base:
+        find(job.base)  # whose mistakes are not a row's
+    carried = []
     for row in dict.fromkeys(row for each in what for row in rows(each)):
         try:
-            start(row, base)
+            start(row, job.base)
+            carried.append(row)
         except ValueError as error:
             print(f"left out: {error}", flush=True)
-            continue
-        recipe = compose(row, settings, epochs, batch, "", None, base)
-        twin = next((other for other in found if plain(found[other]) == plain(recipe)), None)
-        if twin is None:
-            found[row] = recipe
-        else:
-            print(f"once only: {row} is {twin} here", flush=True)
-    if not found:
-        raise ValueError(f"no row of {' '.join(what)} can be carried to {base}; give others, or another --recipe-base")
+    if not carried:
+        names = " ".join(what)
+        raise ValueError(f"no row of {names} can be carried to {job.base}; give others, or another --recipe-base")
+    found: dict[Job, Recipe] = {}
+    for epochs in dict.fromkeys(lengths) or (None,):
+        for row in carried:
+            own = replace(job, row=row, epochs=epochs)
+            recipe = own.recipe()
+            twin = next((other for other in found if plain(found[other]) == plain(recipe)), None)
+            if twin is None:
+                found[own] = recipe
+            else:
+                print(f"once only: {own.title} is {twin.title} here", flush=True)
     return found
 
 
-def _tasks(job: Job, recipes: "dict[str, Recipe]", seeds: range, ledger: Ledger, out: Path) -> list[Task]:
+def _tasks(recipes: "dict[Job, Recipe]", data: str, seeds: range, ledger: Ledger, out: Path) -> list[Task]:
     """All trainings: each row once, then each again with the next seed."""
     tasks: list[Task] = []
     for seed in seeds:
-        for row, recipe in recipes.items():
-            older = ledger.find(recipe, seed)
+        for job, recipe in recipes.items():
+            row, older = job.row, ledger.find(recipe, seed)
             if older and _asked(job, older):  # by a name of its own, as its run folder is
                 row, recipe = older.row, older.recipe
             mark = hashlib.sha256(f"{recipe!r} {ledger.images} {ledger.names} {ledger.pixels}".encode()).hexdigest()[:8]
-            folder = out / f"{word(row)}-{mark}-seed{seed}"
             begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
-            own = replace(job, row=row, seed=seed, folder=str(begun[0] if begun else folder))
             asked = [*job.evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
-            own = replace(own, evaluations=tuple(dict.fromkeys(asked)))
+            own = replace(
+                job,
+                folder=str(begun[0] if begun else out / f"{word(row)}-{mark}-seed{seed}"),
+                row=row,
+                seed=seed,
+                data=data,
+                images=ledger.images,
+                evaluations=tuple(dict.fromkeys(asked)),
+                pixels=ledger.pixels,
+            )
             tasks.append(Task(own, recipe, f"{len(tasks) + 1} of {len(seeds) * len(recipes)}"))
     return tasks
 
@@ -220,14 +230,16 @@ def _spell(given: dict[str, Any]) -> str:
     return " ".join(["fastmoco sweep", *map(near, [*what, *spell(flags)])])
 
 
-def _conclude(recipes: "dict[str, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
+def _conclude(recipes: "dict[Job, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
     """The table, where it comes from, and what is missing from it."""
     from fastmoco.report import print_table
     from fastmoco.trials.findings import WORDS
     from fastmoco.trials.tally import score
 
     seeds = {each.seed for each in ledger.findings()}
-    found = {row: [each for seed in seeds if (each := ledger.find(recipe, seed))] for row, recipe in recipes.items()}
+    found = {
+        job.title: [each for seed in seeds if (each := ledger.find(recipe, seed))] for job, recipe in recipes.items()
+    }
     means = {name: {row: score(each.score(name) for each in found[row]) for row in found} for name in WORDS}
     shown = [name for name in WORDS if any(means[name].values())]
     lines = []

@@ -38,7 +38,7 @@ class Task:
 
     @property
     def words(self) -> str:
-        return f"{self.job.row}, seed {self.job.seed}"
+        return f"{self.job.title}, seed {self.job.seed}"
 
     @property
     def brief(self) -> str:

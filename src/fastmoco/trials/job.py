@@ -48,6 +48,11 @@ class Job:
     means: Means
     pixels: str = ""  # a digest of some of the images
 
+    @property
+    def title(self) -> str:
+        """The row, and its length if that was asked for."""
+        return self.row if self.epochs is None else f"{self.row}, {self.epochs} epoch{'s' * (self.epochs != 1)}"
+
     def recipe(self) -> "Recipe":
         from fastmoco.command import compose
 
