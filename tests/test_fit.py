@@ -203,6 +203,26 @@ def test_a_fit_that_was_stopped_goes_on_where_it_stood(number, tmp_path):
     assert not kept.exists()
 
 
+def test_an_encoder_that_draws_goes_on_with_the_draws_it_would_have_made():
+    course = Course("whole", 3, 8, lambda each: torch.optim.SGD(each.parameters(), 0.1), cosine)
+    found, plan = points(), draws(course, 20, seed=0)
+
+    def run(feed):
+        net = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5))
+        nn.init.eye_(net[0].weight), nn.init.zeros_(net[0].bias)
+        classifier = Classifier(net, 6, 3, frozen=False, seed=0)
+        fit(classifier, feed, course, bf16=False, what="", known="drawn")
+        return net[0].weight
+
+    torch.manual_seed(0)
+    whole = run(Embeddings([found], plan))
+    torch.manual_seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        run(Stopping([found], plan, signal.SIGTERM, 4))
+    torch.manual_seed(7)
+    assert run(Embeddings([found], plan)).equal(whole)
+
+
 def test_a_long_fit_is_saved_now_and_then(monkeypatch):
     monkeypatch.setattr(module, "SECONDS", 0.0)
     saved = []

@@ -1,5 +1,9 @@
 import json
+import os
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +25,48 @@ def test_records_are_added_and_those_before_stay(tmp_path):
     assert [record["evaluation"] for record in json.loads(path.read_text())] == ["knn", "linear"]
     assert first[0]["results"] == {"knn20/top1": 71.3}
     assert [each.name for each in path.parent.iterdir()] == ["results.json"]
+
+
+TOGETHER = """
+import sys, time
+from pathlib import Path
+import torch
+from fastmoco import results, shards
+from fastmoco.evaluate import features
+
+me, folder = sys.argv[1], Path(sys.argv[2])
+(folder / me).touch()
+while len(list(folder.iterdir())) < 2:  # for the other one
+    time.sleep(0.01)
+for number in range(30):
+    results.add(folder / "results.json", {"who": me, "number": number})
+    for file in (shards.store() / "features").glob("*.safetensors"):
+        file.unlink(missing_ok=True)
+    made = features.remembered(lambda: {"x": torch.ones(3)}, "the same")
+    assert made["x"].tolist() == [1, 1, 1]
+"""
+
+
+def test_evaluations_that_end_at_once_all_have_their_records_and_share_embeddings(tmp_path):
+    places = {"PYTHONPATH": str(Path(fastmoco.__file__).parent.parent), "FASTMOCO_DATA": str(tmp_path / "store")}
+    folder = tmp_path / "both"
+    folder.mkdir()
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, me, str(folder)],
+            env={**os.environ, **places, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for me in ("a", "b")
+    ]
+    for process in both:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    records = read(folder / "results.json")
+    assert sorted((each["who"], each["number"]) for each in records) == [(me, n) for me in "ab" for n in range(30)]
+    assert sorted(each.name for each in folder.iterdir()) == ["a", "b", "results.json"]
+    assert all(each.suffix == ".safetensors" for each in (tmp_path / "store" / "features").iterdir())
 
 
 def test_a_record_says_what_made_it_and_when(tmp_path):

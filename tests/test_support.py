@@ -20,6 +20,18 @@ def test_the_nearest_vector_by_cosine_equals_brute_force():
         assert torch.equal(neighbour, support.vectors[cosines.index(max(cosines))])
 
 
+def test_autocast_does_not_blur_the_neighbours():
+    torch.manual_seed(0)
+    support, place = Support(512, 32), F.normalize(torch.randn(32), dim=0)
+    support.vectors.copy_(F.normalize(place + 0.05 * torch.randn(512, 32), dim=1))  # all near each other
+    x = place + 0.05 * torch.randn(64, 32)
+    sharp = support(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        unit = F.normalize(x, dim=1)
+        assert not torch.equal(support.vectors[(unit @ support.vectors.T).argmax(1)], sharp), "too easy to tell"
+        assert torch.equal(support(x), sharp)
+
+
 def test_nothing_is_stored_until_the_step_is_over():
     torch.manual_seed(0)
     support, first, second = Support(8, 4), unit(2, 4), unit(2, 4)

@@ -11,6 +11,7 @@ import torch
 
 from fastmoco import __version__
 from fastmoco.checkpoint import write
+from fastmoco.lock import in_turn
 from fastmoco.report import print_table
 
 FILE = "results.json"
@@ -32,9 +33,11 @@ def read(path: Path) -> list[dict[str, Any]]:
 def add(path: Path, record: Mapping[str, Any]) -> None:
     """One more record, with what made it. What was there stays."""
     versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    records = [*read(path), {**record, **versions, "when": time.strftime("%Y-%m-%d %H:%M:%S%z")}]
+    new = {**record, **versions, "when": time.strftime("%Y-%m-%d %H:%M:%S%z")}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, lambda file: file.write((json.dumps(records, indent=1) + "\n").encode()))
+    with in_turn(path):  # with other evaluations that end now
+        records = [*read(path), new]
+        write(path, lambda file: file.write((json.dumps(records, indent=1) + "\n").encode()))
 
 
 def show(results: Mapping[str, float]) -> None:

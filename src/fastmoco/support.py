@@ -27,9 +27,11 @@ class Support(nn.Module):
     @torch.no_grad()
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
         """The nearest vector of the set for each embedding, by cosine."""
-        unit = F.normalize(x.to(self.vectors.dtype), dim=1)
-        self.noted.append(unit)
-        return self.vectors[(unit @ self.vectors.T).argmax(dim=1)]
+        # Near ones of half precision would be equal, and any of them the nearest.
+        with torch.autocast(x.device.type, enabled=False):
+            unit = F.normalize(x.to(self.vectors.dtype), dim=1)
+            self.noted.append(unit)
+            return self.vectors[(unit @ self.vectors.T).argmax(dim=1)]
 
     @torch.no_grad()
     def store(self) -> None:

@@ -20,6 +20,7 @@ from fastmoco.distributed import agree, concatenate, leads, share, total, world
 from fastmoco.encoder import Encoder
 from fastmoco.evaluate.progress import Progress
 from fastmoco.images import Images
+from fastmoco.lock import in_turn
 from fastmoco.weights import digest
 
 BLOCK = 256  # images that pass an encoder at once, if they are not large
@@ -171,7 +172,8 @@ def remembered(make: Callable[[], Tensors], *known: str) -> Tensors:
     if leads() and sum(value.nbytes for value in made.values()) <= MOST:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = save({key: value.contiguous() for key, value in made.items()})
-        write(path, lambda file: file.write(content))
+        with in_turn(path):  # with another evaluation that asks for the same
+            write(path, lambda file: file.write(content))
     return made
 
 

@@ -21,6 +21,7 @@ from fastmoco.draws import Draws
 from fastmoco.evaluate.feeds import NOT_ASKED, Feed
 from fastmoco.evaluate.progress import Progress
 from fastmoco.interrupts import Interrupts
+from fastmoco.lock import in_turn
 from fastmoco.meeting import orphaned
 from fastmoco.norm import synchronise
 from fastmoco.recipe import Augment, View
@@ -118,8 +119,9 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
                 agree(None)  # that it is saved: a launcher ends all ranks as soon as one has ended
                 progress.line.say(f"stopped by {stop.name}; the same command goes on")
                 raise KeyboardInterrupt(int(stop))
-    if leads():
-        shutil.rmtree(folder, ignore_errors=True)
+    if leads() and folder.exists():
+        with in_turn(folder):
+            shutil.rmtree(folder, ignore_errors=True)
     if not tell(lambda: all(bool(weight.isfinite().all()) for weight in classifier.parameters())):
         raise FloatingPointError(f"{what}: the weights are not finite any more; use a lower --lr")
 
@@ -138,10 +140,19 @@ def _stop(interrupts: Interrupts) -> signal.Signals | None:
 
 
 def _save(folder: Path, step: int, classifier: Classifier, optimizer: torch.optim.Optimizer) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     learnt = classifier.head if classifier.frozen else classifier
-    state = {"step": step, "learnt": learnt.state_dict(), "optimizer": optimizer.state_dict()}
-    checkpoint.save(folder, state)
+    device = classifier.head.weight.device
+    state = {
+        "step": step,
+        "learnt": learnt.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),  # an encoder that learns may draw, to drop some of what it makes
+        "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with in_turn(folder):  # with the same evaluation in another process
+        folder.mkdir(exist_ok=True)
+        checkpoint.save(folder, state)
 
 
 def _resume(folder: Path, classifier: Classifier, optimizer: torch.optim.Optimizer) -> int:
@@ -151,6 +162,10 @@ def _resume(folder: Path, classifier: Classifier, optimizer: torch.optim.Optimiz
         return 0
     (classifier.head if classifier.frozen else classifier).load_state_dict(state["learnt"])
     optimizer.load_state_dict(state["optimizer"])
+    device = classifier.head.weight.device
+    torch.set_rng_state(state["rng"])
+    if device.type == "cuda" and state["cuda_rng"] is not None:
+        torch.cuda.set_rng_state(state["cuda_rng"], device)
     step: int = state["step"]
     return step
 
