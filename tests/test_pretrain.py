@@ -518,15 +518,13 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(images, tmp_path, monke
         pretrain(images, tmp_path / "a")
 
 
-def test_epochs_that_a_warm_up_does_not_fit_into_shorten_it_unless_it_is_set():
+def test_few_epochs_shorten_the_warm_up_unless_it_is_set():
     def warmup(epochs, *settings):
         return compose("pocket/imagenette", settings, epochs, None, "", None).schedule.warmup
 
-    usual = find("pocket/imagenette").recipe
-    assert warmup(200) == warmup(10) == usual.schedule.warmup == 10
-    assert warmup(5) == 5 * 10 / usual.epochs
-    cifar = find("pocket/cifar10").recipe
-    assert compose("pocket/cifar10", (), 5, None, "", None).schedule.warmup == 5 * 10 / cifar.epochs
+    assert warmup(200) == warmup(30) == find("pocket/imagenette").recipe.schedule.warmup == 10
+    assert [warmup(epochs) for epochs in (12, 6, 1)] == [4, 2, 1 / 3]
+    assert compose("text/adamw", (), 20, None, "", None).schedule.warmup == 8  # which usually is 40 of 100
     assert warmup(5, "schedule.warmup=2") == 2
     with pytest.raises(ValueError, match="warmup=7 is longer than epochs=5"):
         warmup(5, "schedule.warmup=7")

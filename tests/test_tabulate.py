@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from invented import finding, seeds
 
+from fastmoco.command import compose
 from fastmoco.recipes import find
 from fastmoco.tabulate import filled, report, tables
 from fastmoco.transfer import carry
@@ -314,12 +315,23 @@ def test_a_headline_is_of_the_epochs_of_the_base_whatever_else_there_is():
     assert summary([evidence(*long, *(finding(row) for row in rows))]).rows[0][0].startswith("imagenette, 100 epochs")
 
 
-def test_a_training_that_is_shorter_than_the_warm_up_is_in_the_setting():
-    short = carry(find("table4b/mocov3").recipe, find(BASE).recipe)
-    short = replace(short, epochs=5, schedule=replace(short.schedule, warmup=0.5))
-    assert len(evidence(finding("table4b/mocov3", recipe=short)).row("table4b/mocov3", 5)) == 1
-    long = replace(short, epochs=50)
-    assert not evidence(finding("table4b/mocov3", recipe=long)).findings
+@pytest.mark.parametrize("epochs", [1, 5, 12, 50, 800])
+def test_a_training_of_any_length_is_in_the_setting_with_its_warm_up_and_no_other(epochs):
+    short = compose("table4b/mocov3", (), epochs, None, "", None, BASE)
+    assert len(evidence(finding("table4b/mocov3", recipe=short)).row("table4b/mocov3", epochs)) == 1
+    for other in ("schedule.warmup=0.1", "schedule.predictor=scheduled", "schedule.start=0.1"):
+        changed = compose("table4b/mocov3", (other,), epochs, None, "", None, BASE)
+        assert not evidence(finding("table4b/mocov3", recipe=changed)).findings
+
+
+@pytest.mark.parametrize("settings", [(), ("batch=64", "optim.lr=0.1")])
+def test_a_row_with_a_support_set_is_found_again_in_another_batch(settings):
+    batch = None if settings else 128
+    recipe = compose("table7/nnclr", settings, None, batch, "", None, BASE)
+    setting = compose(BASE, settings, None, batch, "", None)
+    assert recipe.support == 16 * recipe.batch != 16 * find(BASE).recipe.batch
+    found = gather({"some.jsonl": [finding("table7/nnclr", recipe=recipe)]}, BASE, setting)
+    assert len(found.row("table7/nnclr", recipe.epochs)) == 1
 
 
 def test_times_stand_beside_numbers_only_where_no_device_was_shared():
@@ -603,16 +615,6 @@ def test_a_document_that_cannot_be_filled_is_named(here, flags, line):
     file = write(here / "some.jsonl", *FOUND)
     with pytest.raises(ValueError, match=f"^{re.escape(line)}"):
         report((file,), **flags)
-
-
-def test_of_trainings_with_two_warm_ups_and_one_seed_the_last_counts():
-    short = [
-        replace(each, recipe=replace(each.recipe, epochs=5, schedule=replace(each.recipe.schedule, warmup=warmup)))
-        for each in FOUND
-        for warmup in (0.0, 1.0)
-    ]
-    found = evidence(*short)
-    assert {each.recipe.schedule.warmup for each in found.row("table4b/fast_moco", 5)} == {1.0}
 
 
 def test_one_seed_is_not_called_a_mean():

@@ -239,9 +239,11 @@ def compose(
 ) -> "Recipe":
     """The recipe that a row, a base and the flags mean.
 
-    A batch brings its learning rate, and epochs that the warm-up does not fit into bring one that does, unless set.
+    A batch brings its learning rate and, on a base, its support set; few epochs bring a short warm-up; unless set.
     """
     from fastmoco.notation import override
+    from fastmoco.optim import shorten
+    from fastmoco.transfer import supported
 
     recipe = start(row, base)
     named = {setting.partition("=")[0].strip() for setting in settings}
@@ -255,8 +257,8 @@ def compose(
     flags = [
         f"{name}={value}" for name, value in (("epochs", epochs), ("encoder", encoder or None)) if value is not None
     ]
-    if epochs is not None and epochs < recipe.schedule.warmup and "schedule.warmup" not in named:
-        flags.append(f"schedule.warmup={recipe.schedule.warmup * epochs / recipe.epochs!r}")
+    if epochs is not None and "schedule.warmup" not in named:
+        flags.append(f"schedule.warmup={shorten(recipe.schedule, epochs, recipe.epochs).warmup!r}")
     if batch is not None:
         flags += [f"batch={batch}", f"optim.lr={recipe.optim.lr * batch / recipe.batch!r}"]
     if size is not None:
@@ -266,7 +268,8 @@ def compose(
             raise ValueError(f"--size {size}: {where} has views of {sizes} px; use --set views.0.size={size} and so on")
         flags.append(f"views.*.size={size}")
     try:
-        return override(recipe, [*flags, *settings])
+        made = override(recipe, [*flags, *settings])
+        return supported(made) if base and "support" not in named else made
     except ValueError as error:
         raise ValueError(f"{title(row, base)}: {error}") from None
 

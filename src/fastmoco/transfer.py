@@ -20,14 +20,20 @@ def carry(recipe: Recipe, base: Recipe) -> Recipe:
     if type(recipe.optim) not in (SGD, type(base.optim)):  # SGD is the paper's usual, and so nothing of a row's own
         own, other = type(recipe.optim).__name__, type(base.optim).__name__
         raise ValueError(f"{own} is part of this row, and the base has {other}; take another base")
-    return replace(
+    made = replace(
         base,
         views=tuple(_resize(view, place, recipe, base) for place, view in enumerate(recipe.views)),
         target=base.target if type(recipe.target) is type(base.target) else recipe.target,
         contrast=base.contrast if type(recipe.contrast) is type(base.contrast) else recipe.contrast,
         pairs=recipe.pairs,
-        support=SUPPORT * base.batch if recipe.support else 0,
+        support=recipe.support,
     )
+    return supported(made)
+
+
+def supported(recipe: Recipe) -> Recipe:
+    """With a support set, if it has one, of so many of its batches."""
+    return replace(recipe, support=SUPPORT * recipe.batch) if recipe.support else recipe
 
 
 def _resize(view: View, place: int, recipe: Recipe, base: Recipe) -> View:

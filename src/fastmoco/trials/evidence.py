@@ -1,18 +1,19 @@
 """What was found in the setting of one base: whose findings they are, after how many epochs, and from where."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from fastmoco.alike import plain
 from fastmoco.notation import apart, brief
+from fastmoco.optim import shorten
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, Finding
 from fastmoco.trials.tally import Score, score
 
-# What a base decides whatever the row: findings that differ in it are of another setting.
-SETTING = ("encoder", "projector", "predictor", "optim", "schedule", "clip", "batch", "evaluation")
+# What a base decides whatever the row, and the schedule: findings that differ in it are of another setting.
+SETTING = ("encoder", "projector", "predictor", "optim", "clip", "batch", "evaluation")
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,16 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
 
 
 def _inside(recipe: Recipe, setting: Recipe) -> bool:
-    """Whether a recipe is in a setting. One that is shorter than the warm-up has a shorter one."""
-    names = [name for name in SETTING if name != "schedule" or recipe.epochs >= setting.schedule.warmup]
-    return all(getattr(recipe, name) == getattr(setting, name) for name in names)
+    """Whether a recipe is in a setting, be it shorter."""
+    if recipe.schedule != shorten(setting.schedule, recipe.epochs, setting.epochs):
+        return False
+    return all(getattr(recipe, name) == getattr(setting, name) for name in SETTING)
 
 
 def changes(recipe: Recipe, setting: Recipe) -> list[str]:
     """In what a recipe is of another setting, such as batch=32."""
     found = apart(setting, recipe)
-    return [f"{path}={brief(here)}" for path, _, here in found if path.partition(".")[0] in SETTING]
+    return [f"{path}={brief(here)}" for path, _, here in found if path.partition(".")[0] in (*SETTING, "schedule")]
 
 
 def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
@@ -142,9 +144,11 @@ def cell(found: Score | None, seeds: int, digits: int = 1, sign: bool = False) -
 
 
 def _same(one: Recipe, other: Recipe) -> bool:
-    """What computes the same but for its epochs, and the schedule that goes with them."""
+    """What computes the same but for its epochs, and the warm-up that goes with them."""
     names = [each.name for each in fields(Recipe) if each.name not in ("epochs", "schedule")]
-    return all(getattr(plain(one), name) == getattr(plain(other), name) for name in names)
+    if any(getattr(plain(one), name) != getattr(plain(other), name) for name in names):
+        return False
+    return replace(one.schedule, warmup=0.0) == replace(other.schedule, warmup=0.0)
 
 
 def _list(words: Iterable[str]) -> str:
