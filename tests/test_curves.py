@@ -49,7 +49,7 @@ def test_points_are_means_over_seeds_after_epochs_and_minutes():
     assert [label.get_text() for label in left.get_xticklabels()] == ["100", "400"]
     assert (left.get_xlabel(), right.get_xlabel()) == (
         "epochs",
-        "minutes of training, once compiled, with the device to itself",
+        "minutes of training, once compiled,\nwith the device to itself",
     )
 
 

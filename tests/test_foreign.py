@@ -276,10 +276,15 @@ def write_step(path):
     torch.save({"conv1.weight": torch.ones(1), "epoch": 3}, path)
 
 
+def write_own(path):
+    torch.save({"format": 1, "step": 3, "learner": {}, "optimizer": {}}, path)
+
+
 @pytest.mark.parametrize(
     ("write", "words"),
     [
         (None, "no file at"),
+        (write_own, "is a checkpoint of fastmoco itself; give it to evaluate, embed or export as it is"),
         (write_text, "is damaged, or no file of torch"),
         (write_flipped, "is damaged: its checksums differ"),
         (write_list, "holds a list and no weights by name"),

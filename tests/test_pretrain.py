@@ -16,7 +16,7 @@ from PIL import Image
 import fastmoco
 from fastmoco import encoder, loader, memory, run, train
 from fastmoco.album import Unreadable
-from fastmoco.command import compose
+from fastmoco.command import compose, flat
 from fastmoco.images import Pixels
 from fastmoco.learner import Learner
 from fastmoco.notation import read
@@ -392,6 +392,14 @@ def test_too_many_unreadable_images_stop_the_run_with_the_list(tmp_path):
     assert len((tmp_path / "run" / "bad_images.txt").read_text().splitlines()) == len(bad)
     with pytest.raises(ValueError, match="cannot be read, more than 5%"):  # the same command again does not get past it
         pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
+    good = next(path for path in sorted((tmp_path / "images").rglob("*.*")) if str(path) not in bad)
+    for path in bad[1:]:
+        shutil.copy(good, path)
+    out = pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)  # once they are mended it does
+    assert [line.split("\t")[0] for line in (out / "bad_images.txt").read_text().splitlines()] == bad[:1]
+    shutil.copy(good, bad[0])
+    pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
+    assert not (out / "bad_images.txt").exists()
 
 
 def test_one_image_is_not_enough(tmp_path):
@@ -505,7 +513,7 @@ def test_a_saved_recipe_that_calls_is_refused_and_not_run(done, images, tmp_path
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_one_line(images, tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(ValueError, match="a cannot be written to; give another --out"):
+    with pytest.raises(ValueError, match=r"a cannot be written to: .*; give another --out"):
         pretrain(images, tmp_path / "a")
 
 
@@ -514,7 +522,7 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(images, tmp_path, monke
         raise PermissionError
 
     monkeypatch.setattr(run.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(ValueError, match="a cannot be written to; give another --out"):
+    with pytest.raises(ValueError, match=r"a cannot be written to: .*; give another --out"):
         pretrain(images, tmp_path / "a")
 
 
@@ -528,3 +536,11 @@ def test_few_epochs_shorten_the_warm_up_unless_it_is_set():
     assert warmup(5, "schedule.warmup=2") == 2
     with pytest.raises(ValueError, match="warmup=7 is longer than epochs=5"):
         warmup(5, "schedule.warmup=7")
+
+
+def test_settings_may_be_words_or_values_by_name():
+    row = "pocket/imagenette"
+    words = ("optim.lr=0.1", "views.*.scale=(0.1, 1.0)", "encoder=resnet34")
+    values = {"optim.lr": 0.1, "views.*.scale": (0.1, 1.0), "encoder": "resnet34"}
+    made = [compose(row, flat(each), None, None, "", None) for each in (words, (words[:1], words[1:]), values)]
+    assert made[0] == made[1] == made[2] != find(row).recipe

@@ -10,6 +10,7 @@ from fastmoco.command import compose
 from fastmoco.recipes import find
 from fastmoco.tabulate import filled, report, tables
 from fastmoco.transfer import carry
+from fastmoco.trials import curves
 from fastmoco.trials.crew import scores
 from fastmoco.trials.evidence import gather
 from fastmoco.trials.findings import add
@@ -499,6 +500,40 @@ def test_a_figure_is_shown_where_there_is_one(here, capsys):
     assert "](results/epochs.png)" in page.read_text()
     assert "](results/ablations.png)" in page.read_text()
     assert "drawn: docs/results/epochs.png\n" in capsys.readouterr().out
+
+
+def test_figures_and_tables_are_those_that_are_asked_for(here, capsys):
+    found = [*seeds("table4b/fast_moco", 60.0), *seeds("figure3b/m2_n1", 50.0)]
+    write(here / "runs/findings/imagenette.jsonl", *found)
+    report(table=("figure3b",), figures="none")
+    assert "drawn" not in (out := capsys.readouterr().out)
+    assert "m2_n1" in out
+    report(table=("epochs",), figures="some")
+    assert "drawn: some/epochs.png" in (out := capsys.readouterr().out)
+    assert "Fast-MoCo, 100 epochs" in out
+    assert [path.name for path in (here / "some").iterdir()] == ["epochs.png"]
+
+
+def test_a_method_without_trainings_is_not_in_the_legend():
+    figure = curves.draw_epochs(evidence(*seeds("table4b/mocov3", 50.0)))
+    assert {text.get_text().partition(",")[0] for text in figure.legends[0].get_texts()} == {"MoCo v3"}
+
+
+def test_the_base_is_the_one_of_most_trainings_unless_there_are_some_of_imagenette(here, capsys):
+    base = find("pocket/shapes").recipe
+    shapes = [
+        finding(row, base="pocket/shapes", data="shapes", recipe=carry(find(row).recipe, base))
+        for row in ("table4b/mocov3", "table4b/fast_moco")
+    ]
+    file = write(here / "shapes.jsonl", *shapes)
+    report((file,))
+    assert "pocket/shapes" in capsys.readouterr().out
+    report((file, write(here / "more.jsonl", *FOUND)))
+    assert "shapes.jsonl" not in capsys.readouterr().out.partition("headline")[2].partition("epochs on")[0]
+    (here / "mine.py").write_text("raise SystemExit('run')")
+    mine = [replace(each, base="mine.py:tiny", recipe=replace(each.recipe, batch=64)) for each in shapes]
+    with pytest.raises(ValueError, match=r"no findings in the setting of pocket/imagenette, but 2 of mine\.py:tiny"):
+        report((write(here / "mine.jsonl", *mine),))
 
 
 def test_mistakes_are_one_line(here):

@@ -96,16 +96,33 @@ def middle(image: Image, size: int, part: float = 1.0) -> UInt8[Tensor, "3 size 
 
 
 class Unreadable:
-    """The images of a set that could not be read, listed in a file with the reason."""
+    """The images of a set that could not be read, listed in a file with the reason.
+
+    What an earlier attempt has listed is tried again: it may have been mended.
+    """
 
     def __init__(self, images: Images, path: Path) -> None:
         self.images = images
         self.path = path
-        self.reasons: dict[str, str] = tell(self._read)
+        self.reasons: dict[str, str] = tell(self._still)
 
-    def _read(self) -> dict[str, str]:
+    def _still(self) -> dict[str, str]:
         lines = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
-        return dict(line.split("\t", 1) for line in lines if "\t" in line)
+        known = dict(line.split("\t", 1) for line in lines if "\t" in line)
+        if not known:
+            return {}
+        listed = [index for index in range(len(self.images)) if self._name(index) in known]
+        mended = {self._name(index) for index in listed if index not in read(self.images, index)[1]}
+        still = {name: reason for name, reason in known.items() if name not in mended}
+        if mended:
+            self._write(still)
+        return still
+
+    def _write(self, reasons: Mapping[str, str]) -> None:
+        text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(reasons.items()))
+        write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
+        if not reasons:
+            self.path.unlink()
 
     def new(self, bad: Mapping[int, str]) -> dict[int, str]:
         """Those that are not in the list."""
@@ -118,12 +135,11 @@ class Unreadable:
         """Note those of a batch, after which so many images of the set have been read; too many end the training."""
         if self.new(bad):
             self.reasons |= {self._name(index): reason for index, reason in bad.items()}
-            text = "".join(f"{name}\t{reason}\n" for name, reason in sorted(self.reasons.items()))
             if leads():
-                write(self.path, lambda file: file.write(text.encode(errors="surrogateescape")))
+                self._write(self.reasons)
         # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
         if len(self.reasons) > MOST_BAD * min(len(self.images), max(read, 1000)):
             raise ValueError(
                 f"{len(self.reasons):,} of {min(read, len(self.images)):,} images cannot be read, "
-                f"more than {MOST_BAD:.0%}; they are listed in {self.path}"
+                f"more than {MOST_BAD:.0%}; they are listed in {self.path}; mend or remove them"
             )

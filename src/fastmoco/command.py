@@ -1,7 +1,7 @@
 """One call turns images into an encoder: the command `fastmoco pretrain`, and `fastmoco.pretrain` in Python."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,10 +24,11 @@ USUAL = {
     "imagenette": "pocket/imagenette",
 }
 OTHERS = "pocket/photos"
+MOST_EPOCHS = 1_000_000
 
-# In Python a list of words; on the command line several at once, and the flag several times.
+# In Python a list of words, or values by name; on the command line several at once, and the flag several times.
 Settings = Annotated[
-    Sequence[str] | tuple[tuple[str, ...], ...],
+    Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...], ...],
     tyro.conf.UseAppendAction,
     tyro.conf.arg(constructor=tuple[tuple[str, ...], ...], metavar="NAME=VALUE ..."),
 ]
@@ -254,6 +255,8 @@ def compose(
     for name, value in (("epochs", epochs), ("batch", batch), ("size", size)):
         if value is not None and type(value) is not int:
             raise ValueError(f"{name}={value!r}: use a whole number")
+    if epochs is not None and not 1 <= epochs <= MOST_EPOCHS:
+        raise ValueError(f"--epochs {epochs}: use 1 to {MOST_EPOCHS:,}")
     flags = [
         f"{name}={value}" for name, value in (("epochs", epochs), ("encoder", encoder or None)) if value is not None
     ]
@@ -274,8 +277,10 @@ def compose(
         raise ValueError(f"{title(row, base)}: {error}") from None
 
 
-def flat(settings: Sequence[str] | tuple[tuple[str, ...], ...]) -> list[str]:
+def flat(settings: Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...], ...]) -> list[str]:
     """Settings one by one, however they were grouped."""
+    if isinstance(settings, Mapping):
+        return [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in settings.items()]
     settings = (settings,) if isinstance(settings, str) else settings
     return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
 

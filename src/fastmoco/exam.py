@@ -1,6 +1,5 @@
 """What every evaluation needs: before it, from flags to a subject; after it, from answers to a table and a record."""
 
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -165,10 +164,9 @@ def _find(weights: str, terms: Terms) -> "Pretrained":
 def _refuse(path: Path) -> None:
     """A file that cannot be added to is told now, and not after hours."""
     from fastmoco import results
+    from fastmoco.run import room
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written; give another --out")
+    room(path.parent, "--out")
     results.read(path)
 
 

@@ -39,6 +39,7 @@ def export(
     """
     from fastmoco.formats import FORMATS
     from fastmoco.pretrained import find
+    from fastmoco.run import room
 
     if to not in get_args(To):
         raise ValueError(f"--to {to}: use {', '.join(get_args(To))}")
@@ -51,7 +52,7 @@ def export(
     found.encoder.admit(found.size, found.size)
     path = Path(out).expanduser() if out else _place(found, branch, form.ending)
     _refuse_place(path, overwrite, folder=to == "hub-folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    room(path.parent, "--out")
     # Beside its place until it is known to be right; what goes wrong is removed with the folder.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as aside:
         fresh = Path(aside) / path.name

@@ -125,6 +125,8 @@ def read(file: Path) -> "dict[str, Tensor]":
         content = next((content[name] for name in INSIDE if isinstance(content.get(name), dict)), content)
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{file} holds a {type(content).__name__} and no weights by name; give a state dict")
+    if {"format", "step", "learner"} <= content.keys():
+        raise ValueError(f"{file} is a checkpoint of fastmoco itself; give it to evaluate, embed or export as it is")
     for key, value in content.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{file} has {str(key)!r}, which is no weight but of type {type(value).__name__}")

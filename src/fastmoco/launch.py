@@ -72,6 +72,8 @@ def check(devices: int | None, device: str) -> bool:
     there = torch.cuda.device_count() if device != "cpu" else 0
     if device == "cuda" and not there:
         raise ValueError(f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there")
+    if devices > 1 and not there and device != "cpu":
+        raise ValueError(f"--devices {devices}: this machine has no GPU; leave it out, or add --device cpu")
     if 0 < there < devices:
         raise ValueError(f"--devices {devices}: this machine has {there}; use --devices {there}, or --device cpu")
     return devices > 1

@@ -177,13 +177,13 @@ def divide(batch: int, ranks: int) -> None:
         raise ValueError(f"batch {batch} does not divide among {ranks} processes; use {fits}")
 
 
-def writable(folder: Path) -> bool:
-    """Whether files can be made in a folder; what its permissions say is not always so."""
+def room(folder: Path, flag: str) -> None:
+    """A folder, made if need be, in which files can be made; what its permissions say is not always so."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to: {error.strerror or error}; give another {flag}") from None
 
 
 @contextlib.contextmanager
@@ -192,10 +192,7 @@ def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) ->
     new = not (path / "recipe.py").exists()
     if new:
         refuse_others(path, {"run.json", ".run.json.part", ".recipe.py.part"}, "run folder", "--out")
-        with contextlib.suppress(PermissionError):
-            path.mkdir(parents=True, exist_ok=True)
-    if not writable(path):
-        raise ValueError(f"{path} cannot be written to; give another --out")
+    room(path, "--out")
     with alone(path, f"another process is training in {path}; wait, or give another --out"):
         if new:
             known = {**asdict(run), **about, "device": name(run.device)}
@@ -219,7 +216,8 @@ def read_recipe(path: Path) -> Recipe:
     try:
         recipe = read((path / "recipe.py").read_text())
     except (ValueError, OSError) as error:
-        raise ValueError(f"{path / 'recipe.py'} is no recipe: {error}") from None
+        reason = str(error).partition(";")[0]  # what is said after it is for those who write one
+        raise ValueError(f"{path / 'recipe.py'} is no recipe: {reason}") from None
     if not isinstance(recipe, Recipe):
         raise ValueError(f"{path / 'recipe.py'} is no recipe; it holds a {type(recipe).__name__}")
     return recipe
@@ -236,7 +234,10 @@ def fresh(path: Path) -> Path:
 
 def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> None:
     """A folder is gone on with only by the same training."""
-    different = differences(read_recipe(path), recipe)
+    try:
+        different = differences(read_recipe(path), recipe)
+    except ValueError as error:
+        raise ValueError(f"{error}; give another --out, or --fresh") from None
     try:
         there = json.loads((path / "run.json").read_text())
         different += [f"{name} {there[name]} there, {about[name]} here" for name in SAME if there[name] != about[name]]

@@ -38,7 +38,7 @@ Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
 def report(
     records: Annotated[tuple[str, ...], tyro.conf.Positional, _RECORDS] = (),
     *,
-    recipe_base: str = BASE,
+    recipe_base: Str = "",
     data: Str = "",
     batch: Int = None,
     set: Settings = (),
@@ -51,7 +51,8 @@ def report(
 
     Args:
         records: files that `fastmoco sweep` has written; by default all of runs/findings.
-        recipe_base: the row in whose setting the rows of the paper were trained.
+        recipe_base: the row in whose setting the rows of the paper were trained; by default pocket/imagenette, or if
+            there are none of it what most trainings have.
         data: only trainings on these images, by the name that the sweep was told.
         batch: as the sweep was told.
         set: as the sweep was told, such as optim.lr=0.15.
@@ -59,27 +60,43 @@ def report(
             every training, also of rows without a base.
         epochs: of the trainings that are compared; by default what most rows of a table have.
         fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
-        figures: a folder for figures, such as docs/results; by default none are drawn.
+        figures: a folder for figures, such as docs/results, of all tables or of those that are asked for; by default
+            none are drawn.
     """
+    from fastmoco.run import room
     from fastmoco.trials.evidence import gather
 
     known = _read(records, str(data))
-    setting = compose(recipe_base, flat(set), None, batch, "", None)
+    base = recipe_base or _usual(known)
+    setting = compose(base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
-        _refuse([gather(known, recipe_base, setting), *(gather(known, row) for row in SETS.values())], known)
+        _refuse([gather(known, base, setting), *(gather(known, row) for row in SETS.values())], known)
     _refuse_epochs(epochs, known)
     if figures and Path(figures).exists() and not Path(figures).is_dir():
         raise ValueError(f"--figures {figures} is a file; give a folder")
-    makers = tables(known, recipe_base, epochs, table, setting)
-    for path in draw(gather(known, recipe_base, setting), Path(figures)) if figures else ():
-        print(f"drawn: {path}")
+    makers = tables(known, base, epochs, table, setting)
+    if figures:
+        room(Path(figures), "--figures")
+        for path in draw(gather(known, base, setting), Path(figures), table):
+            print(f"drawn: {path}")
     texts = {Path(each): filled(Path(each), makers, Path(figures or FIGURES), table) for each in fill}
     for document, text in texts.items():  # when all could be made
         ends = "\r\n" if b"\r\n" in document.read_bytes() else "\n"
         document.write_text(text, newline=ends)
         print(f"filled: {document}")
-    if not fill and not figures:
+    if not fill:
         _print({name: make for name, make in makers.items() if table or name not in UNASKED})
+
+
+def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:
+    """The base of which there are trainings. Files that records name are not run: they may be anyone's."""
+    from collections import Counter
+
+    from fastmoco.recipes import rows
+
+    bases = Counter(each.base or each.row for findings in records.values() for each in findings)
+    there = [base for base, _ in bases.most_common() if base in rows()]
+    return BASE if BASE in there or not there else there[0]
 
 
 def _refuse(evidences: "Sequence[Evidence]", records: "Mapping[str, Sequence[Finding]]") -> None:
@@ -148,14 +165,14 @@ def tables(
     return {name: made[name] for name in only or made}
 
 
-def draw(here: "Evidence", folder: Path) -> list[Path]:
-    """The figures for which there are findings."""
+def draw(here: "Evidence", folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The figures for which there are findings, or those of them that are asked for."""
     from fastmoco.trials import curves
 
     ways: dict[str, Callable[[Evidence, Path], bool]] = {"epochs": curves.epochs, "ablations": curves.ablations}
     assert set(ways) == set(DRAWN), "a figure without words, or the reverse"
-    paths = {name: folder / f"{name}.png" for name in ways}
-    return [paths[name] for name, way in ways.items() if way(here, paths[name])]
+    paths = {name: folder / f"{name}.png" for name in ways if not only or name in only}
+    return [path for name, path in paths.items() if ways[name](here, path)]
 
 
 def filled(document: Path, makers: "Mapping[str, Callable[[], Table]]", figures: Path, only: Sequence[str] = ()) -> str:

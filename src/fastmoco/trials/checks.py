@@ -48,7 +48,7 @@ def refuse_means(means: Means, first_seed: int) -> None:
 
 def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
     """Sets that are too small, and places that cannot be written."""
-    from fastmoco.run import fill, writable
+    from fastmoco.run import fill, room
 
     for row, recipe in recipes.items():
         try:
@@ -61,9 +61,4 @@ def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None
         raise ValueError(f"{ledger.path} is no file that can be written; give another --records")
     ledger.findings()  # or the file is something else
     for place, flag in ((ledger.path.parent, "--records"), (out, "--out")):
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            raise ValueError(f"{place} cannot be made a folder; give another {flag}") from None
-        if not writable(place):
-            raise ValueError(f"{place} cannot be written to; give another {flag}")
+        room(place, flag)

@@ -16,7 +16,7 @@ from fastmoco.trials.evidence import Evidence, average, measures, minutes
 from fastmoco.trials.findings import KNN, WORDS, Finding
 from fastmoco.trials.rivals import METHODS, NEW, OLD
 from fastmoco.trials.tables import carried
-from fastmoco.trials.tally import Score, score
+from fastmoco.trials.tally import Score, length, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,6 +71,8 @@ def draw_epochs(evidence: Evidence) -> "Figure":
             for name in shown:
                 means = [(_where(group, others, timed), average(group, name)) for group in groups]
                 line = [(x, mean) for x, mean in means if x is not None and mean is not None]
+                if not line:
+                    continue
                 _line(panel, line, f"{method}, {WORDS[name]}", colour, marker, hollow=name != KNN)
         quieten(panel)
     panels[0].set_xscale("log", base=2)
@@ -78,7 +80,7 @@ def draw_epochs(evidence: Evidence) -> "Figure":
     panels[0].set_xlabel("epochs")
     for panel in panels[1:]:
         panel.set_xlim(left=0)
-        panel.set_xlabel("minutes of training, once compiled, with the device to itself")
+        panel.set_xlabel("minutes of training, once compiled,\nwith the device to itself")
     panels[0].set_ylabel("top-1 ± s.d. over seeds (%)")
     bars, names = panels[0].get_legend_handles_labels()
     figure.legend(bars, names, loc="outside lower center", ncols=len(METHODS) * len(shown), frameon=False)
@@ -158,7 +160,7 @@ def _study(
     if sum(map(len, lines.values())) < 2:
         return None  # as there is nothing to compare
     lone = ", one seed" * (max(map(len, found.values())) == 1)
-    title = f"Figure {table.removeprefix('figure')}, {number} epochs{lone}: {WORDS[shown[0]]}"
+    title = f"Figure {table.removeprefix('figure')}, {length(number)}{lone}: {WORDS[shown[0]]}"
     levels = {method: mean for method, findings in beside.items() if (mean := average(findings, shown[0]))}
     return Study(title, axis, lines, names, by_factors, levels)
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fastmoco.trials.tally import length
+
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
 
@@ -51,7 +53,7 @@ class Job:
     @property
     def title(self) -> str:
         """The row, and its length if that was asked for."""
-        return self.row if self.epochs is None else f"{self.row}, {self.epochs} epoch{'s' * (self.epochs != 1)}"
+        return self.row if self.epochs is None else f"{self.row}, {length(self.epochs)}"
 
     def recipe(self) -> "Recipe":
         from fastmoco.command import compose

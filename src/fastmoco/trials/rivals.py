@@ -10,7 +10,7 @@ from fastmoco.transfer import carry
 from fastmoco.trials.evidence import Evidence, average, cell, measures, minutes
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, WORDS, Finding
 from fastmoco.trials.tables import legend
-from fastmoco.trials.tally import Score, score
+from fastmoco.trials.tally import Score, length, score
 
 METHODS = {"MoCo v3": "table4b/mocov3", "Fast-MoCo": "table4b/fast_moco"}
 OLD, NEW = METHODS
@@ -48,9 +48,9 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     lines.append(("difference", f"{apart:+.1f}", *means, str(len(old))))
     after = old[0].recipe.epochs
     way = " The difference is taken seed by seed, and then its mean and deviation." * (len(old) > 1)
-    note = f"{after} epochs. {legend([len(old)])}{way}"
+    note = f"{length(after)}. {legend([len(old)])}{way}"
     head = ("", "paper, linear", *columns, "seeds")
-    return Table(f"{title}, {after} epochs", head, tuple(lines), (note, evidence.origin([*old, *new])))
+    return Table(f"{title}, {length(after)}", head, tuple(lines), (note, evidence.origin([*old, *new])))
 
 
 def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
@@ -70,8 +70,8 @@ def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
         return Table(title)
     head = ("", WORDS[CACHED], WORDS[KNN], "seeds")
     origin = evidence.origin([each for findings in found.values() for each in findings])
-    note = f"{epochs} epochs. {legend(map(len, found.values()))}"
-    return Table(f"{title}, {epochs} epochs", head, tuple(lines), (note, origin))
+    note = f"{length(epochs)}. {legend(map(len, found.values()))}"
+    return Table(f"{title}, {length(epochs)}", head, tuple(lines), (note, origin))
 
 
 def summary(evidences: Sequence[Evidence]) -> Table:
@@ -82,7 +82,7 @@ def summary(evidences: Sequence[Evidence]) -> Table:
         for name in measures([*old, *new]):
             lines.append(
                 (
-                    f"{old[0].data}, {old[0].recipe.epochs} epochs, {WORDS[name]}",
+                    f"{old[0].data}, {length(old[0].recipe.epochs)}, {WORDS[name]}",
                     *(cell(average(each, name), len(old)) for each in (old, new)),
                     cell(_apart(old, new, _scored(name)), len(old), sign=True),
                     str(len(old)),
@@ -108,7 +108,7 @@ def lengths(evidence: Evidence) -> Table:
                 means = (cell(average(findings, measure), len(findings)) for measure in shown)
                 taken = _minutes(method, epochs)  # whose spread is that of one rate, or of none
                 spent = "" if taken is None else f"{taken.mean:.1f}"
-                lines.append((f"{name}, {epochs} epochs", *means, spent, str(len(findings))))
+                lines.append((f"{name}, {length(epochs)}", *means, spent, str(len(findings))))
     head = ("", *(WORDS[measure] for measure in shown), "minutes", "seeds")
     old, new = found
     said = [_overtaken(old, new, evidence.setting.epochs, name) for name in shown]
@@ -142,7 +142,7 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     points = [(number, mean.mean) for number, findings in old.items() if (mean := average(findings, name))]
     if goal is None or not points:
         return ""
-    said = f"By {WORDS[name]}, {NEW} has {goal.mean:.1f} after {epochs} epochs; {OLD} "
+    said = f"By {WORDS[name]}, {NEW} has {goal.mean:.1f} after {length(epochs)}; {OLD} "
     needed = reach(points, goal.mean)
     if needed is None:
         nearest, best = max(points, key=lambda point: point[1])

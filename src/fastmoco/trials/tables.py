@@ -12,7 +12,7 @@ from fastmoco.recipes import rows
 from fastmoco.transfer import carry
 from fastmoco.trials.evidence import Evidence, average, cell, measures
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, WORDS, Finding
-from fastmoco.trials.tally import Score, agreement, ranks
+from fastmoco.trials.tally import Score, agreement, length, ranks
 
 
 def legend(seeds: Iterable[int]) -> str:
@@ -43,13 +43,13 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
         for row in found
     ]
     notes = [
-        f"{epochs} epochs. {legend(map(len, found.values()))}",
+        f"{length(epochs)}. {legend(map(len, found.values()))}",
         *_agree(known, first),
         *_troubled(found),
         *_missing(others),
         evidence.origin(used),
     ]
-    return Table(f"{title}, {epochs} epochs", tuple(columns), tuple(lines), tuple(notes))
+    return Table(f"{title}, {length(epochs)}", tuple(columns), tuple(lines), tuple(notes))
 
 
 def carried(known: Mapping[str, Row], base: Recipe) -> tuple[dict[str, Recipe], list[str]]:

@@ -87,3 +87,8 @@ def _clear(one: Score, other: Score) -> bool | None:
     if one.spread is None or other.spread is None:
         return None
     return abs(one.mean - other.mean) > max(one.spread, other.spread)
+
+
+def length(number: int | None) -> str:
+    """So many epochs, in words."""
+    return f"{number} epoch{'s' * (number != 1)}"
