@@ -14,11 +14,15 @@ from fastmoco.branch import Branch
 
 @dataclass(frozen=True)
 class SGD:
-    """Weight decay on everything, norms and biases included, as in the official code."""
+    """Weight decay on everything, norms and biases included, as in the official code, or on matrices and kernels only.
+
+    The scale of a norm that another norm follows changes no loss, so that nothing but the decay moves it.
+    """
 
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    decay_norms: bool = True
 
     def __post_init__(self) -> None:
         _check(self.momentum, self.weight_decay)
@@ -103,6 +107,8 @@ def build(optim: Optim, branch: Branch, recorded: bool = False) -> torch.optim.O
     groups = [_group(False, branch.encoder, branch.projector)]
     if branch.predictor is not None:
         groups.append(_group(True, branch.predictor))
+    if isinstance(optim, SGD) and not optim.decay_norms:
+        groups = [part for group in groups for part in _apart(group)]
     if recorded:
         device = next(branch.parameters()).device
         groups = [{**group, "lr": torch.tensor(optim.lr, device=device)} for group in groups]
@@ -170,6 +176,13 @@ class Lars(torch.optim.Optimizer):
 
 def _group(predictor: bool, *networks: nn.Module) -> dict[str, Any]:
     return {"params": [weight for network in networks for weight in network.parameters()], "predictor": predictor}
+
+
+def _apart(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """Matrices and kernels, and all else, which does not decay."""
+    one = {**group, "params": [weight for weight in group["params"] if weight.ndim > 1]}
+    other = {**group, "params": [weight for weight in group["params"] if weight.ndim <= 1], "weight_decay": 0.0}
+    return [one, other]
 
 
 def _check(momentum: float, weight_decay: float) -> None:
