@@ -1,4 +1,5 @@
 import math
+import shutil
 import signal
 import threading
 
@@ -203,7 +204,7 @@ def test_a_fit_that_was_stopped_goes_on_where_it_stood(number, tmp_path):
     assert not kept.exists()
 
 
-def test_an_encoder_that_draws_goes_on_with_the_draws_it_would_have_made():
+def test_an_encoder_that_draws_goes_on_with_the_draws_it_would_have_made(tmp_path):
     course = Course("whole", 3, 8, lambda each: torch.optim.SGD(each.parameters(), 0.1), cosine)
     found, plan = points(), draws(course, 20, seed=0)
 
@@ -219,8 +220,14 @@ def test_an_encoder_that_draws_goes_on_with_the_draws_it_would_have_made():
     torch.manual_seed(0)
     with pytest.raises(KeyboardInterrupt):
         run(Stopping([found], plan, signal.SIGTERM, 4))
+    (kept,) = (tmp_path / "store" / "unfinished").iterdir()
+    before = shutil.copytree(kept, tmp_path / "before")
     torch.manual_seed(7)
     assert run(Embeddings([found], plan)).equal(whole)
+    state = torch.load(before / "last.pt", weights_only=True)
+    torch.save({key: state[key] for key in state if key not in ("rng", "cuda_rng")}, before / "last.pt")
+    before.rename(kept)  # as an earlier version has left it
+    assert run(Embeddings([found], plan)).isfinite().all()
 
 
 def test_a_long_fit_is_saved_now_and_then(monkeypatch):

@@ -269,7 +269,7 @@ def test_two_processes_do_not_train_in_one_folder(done, images, tmp_path):
         ({"encoder": "resnet7"}, "unknown encoder 'resnet7'"),
         ({"encoder": "timm/resnet7"}, "unknown encoder 'timm/resnet7'"),
         ({"encoder": "timm/vit_tiny_patch16_224", "size": 24}, "cannot take 12x12 images"),
-        ({"epochs": 0}, "epochs=0"),
+        ({"epochs": 0}, "--epochs 0: use 1 to 1,000,000"),
         ({"seed": -1}, "--seed -1: "),
         ({"size": 31}, "Divide"),
         ({"device": "meta"}, "--device meta: not on this machine"),
@@ -398,6 +398,11 @@ def test_too_many_unreadable_images_stop_the_run_with_the_list(tmp_path):
     out = pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)  # once they are mended it does
     assert [line.split("\t")[0] for line in (out / "bad_images.txt").read_text().splitlines()] == bad[:1]
     shutil.copy(good, bad[0])
+    pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)  # which is done, and was done without it
+    assert len((out / "bad_images.txt").read_text().splitlines()) == 1
+    (out / "checkpoints" / "last.pt").unlink()
+    (out / "checkpoints" / "previous.pt").unlink(missing_ok=True)
+    (out / "encoder.safetensors").unlink()
     pretrain(tmp_path / "images", tmp_path / "run", loader="stream", batch=10)
     assert not (out / "bad_images.txt").exists()
 

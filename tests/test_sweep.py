@@ -1,5 +1,6 @@
 """Sweeps: what is trained, what is not trained again, and what becomes of it when something comes between."""
 
+import errno
 import json
 import os
 import re
@@ -629,6 +630,21 @@ def test_what_goes_wrong_while_a_file_is_held_leaves_no_lock(place):
     with pytest.raises(OSError, match="symbolic link"), in_turn(Path("all.jsonl")):
         pass
     assert not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_a_file_system_without_locks_is_done_without(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    if number == errno.EIO:  # is something else
+        with pytest.raises(OSError, match=os.strerror(number)), in_turn(tmp_path / "all.jsonl"):
+            pass
+    else:
+        with in_turn(tmp_path / "all.jsonl"):
+            (tmp_path / "all.jsonl").touch()
+        assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
 
 
 def test_a_set_of_the_same_names_in_another_size_has_no_record_yet(stub, images, tmp_path, capsys):

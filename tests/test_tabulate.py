@@ -321,8 +321,21 @@ def test_a_training_of_any_length_is_in_the_setting_with_its_warm_up_and_no_othe
     short = compose("table4b/mocov3", (), epochs, None, "", None, BASE)
     assert len(evidence(finding("table4b/mocov3", recipe=short)).row("table4b/mocov3", epochs)) == 1
     for other in ("schedule.warmup=0.1", "schedule.predictor=scheduled", "schedule.start=0.1"):
-        changed = compose("table4b/mocov3", (other,), epochs, None, "", None, BASE)
-        assert not evidence(finding("table4b/mocov3", recipe=changed)).findings
+        changed = finding("table4b/mocov3", recipe=compose("table4b/mocov3", (other,), epochs, None, "", None, BASE))
+        assert not evidence(changed).findings
+        told = compose(BASE, (other,), None, None, "", None)  # a report that is told the same
+        assert len(gather({"some.jsonl": [changed]}, BASE, told).findings) == 1
+    if epochs >= 10:
+        kept = compose("table4b/mocov3", ("schedule.warmup=10",), epochs, None, "", None, BASE)
+        told = compose(BASE, ("schedule.warmup=10",), None, None, "", None)
+        assert len(gather({"some.jsonl": [finding("table4b/mocov3", recipe=kept)]}, BASE, told).findings) == 1
+
+
+def test_what_a_short_training_changes_of_itself_is_not_asked_for(here):
+    short = compose("table4b/mocov3", (), 20, 64, "", None, BASE)
+    file = write(here / "some.jsonl", finding("table4b/mocov3", recipe=short))
+    with pytest.raises(ValueError, match=r"but 1 with optim\.lr=0\.1 batch=64: say the same by --batch and --set"):
+        report((file,))
 
 
 @pytest.mark.parametrize("settings", [(), ("batch=64", "optim.lr=0.1")])
@@ -505,9 +518,13 @@ def test_a_figure_is_shown_where_there_is_one(here, capsys):
 def test_figures_and_tables_are_those_that_are_asked_for(here, capsys):
     found = [*seeds("table4b/fast_moco", 60.0), *seeds("figure3b/m2_n1", 50.0)]
     write(here / "runs/findings/imagenette.jsonl", *found)
-    report(table=("figure3b",), figures="none")
-    assert "drawn" not in (out := capsys.readouterr().out)
+    report(table=("figure3b",), figures="one")
+    assert "drawn: one/ablations.png" in (out := capsys.readouterr().out)
     assert "m2_n1" in out
+    report(table=("all",), figures="both")
+    assert len(list((here / "both").iterdir())) == 2
+    with pytest.raises(ValueError, match=r"--figures: no figure shows table4b; ask for epochs, figure3a, .*, or leave"):
+        report(table=("table4b",), figures="none")
     report(table=("epochs",), figures="some")
     assert "drawn: some/epochs.png" in (out := capsys.readouterr().out)
     assert "Fast-MoCo, 100 epochs" in out
@@ -527,9 +544,11 @@ def test_the_base_is_the_one_of_most_trainings_unless_there_are_some_of_imagenet
     ]
     file = write(here / "shapes.jsonl", *shapes)
     report((file,))
-    assert "pocket/shapes" in capsys.readouterr().out
-    report((file, write(here / "more.jsonl", *FOUND)))
-    assert "shapes.jsonl" not in capsys.readouterr().out.partition("headline")[2].partition("epochs on")[0]
+    assert "epochs on shapes, as in pocket/shapes" in capsys.readouterr().out
+    report((file, write(here / "more.jsonl", finding("table4b/mocov3"))))
+    out = capsys.readouterr().out
+    assert "epochs on imagenette, as in pocket/imagenette" in out
+    assert "epochs on shapes" not in out
     (here / "mine.py").write_text("raise SystemExit('run')")
     mine = [replace(each, base="mine.py:tiny", recipe=replace(each.recipe, batch=64)) for each in shapes]
     with pytest.raises(ValueError, match=r"no findings in the setting of pocket/imagenette, but 2 of mine\.py:tiny"):

@@ -98,17 +98,20 @@ def middle(image: Image, size: int, part: float = 1.0) -> UInt8[Tensor, "3 size 
 class Unreadable:
     """The images of a set that could not be read, listed in a file with the reason.
 
-    What an earlier attempt has listed is tried again: it may have been mended.
+    What an earlier attempt has listed is tried again if there is something left to read: it may have been mended.
     """
 
-    def __init__(self, images: Images, path: Path) -> None:
+    def __init__(self, images: Images, path: Path, again: bool = True) -> None:
         self.images = images
         self.path = path
-        self.reasons: dict[str, str] = tell(self._still)
+        self.reasons: dict[str, str] = tell(self._still if again else self._read)
+
+    def _read(self) -> dict[str, str]:
+        lines = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
+        return dict(line.split("\t", 1) for line in lines if "\t" in line)
 
     def _still(self) -> dict[str, str]:
-        lines = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
-        known = dict(line.split("\t", 1) for line in lines if "\t" in line)
+        known = self._read()
         if not known:
             return {}
         listed = [index for index in range(len(self.images)) if self._name(index) in known]

@@ -20,8 +20,7 @@ class Commentary:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """A line of numbers for the records, and one of words for people."""
-        numbers = {"epoch": step / self.draws.per_epoch, **self.meter.read(self.recipe.batch), **values}
-        self.journal.record(step, numbers)
+        self.journal.record(step, {"epoch": step / self.draws.per_epoch, **values})
         self.show(step)
         self.journal.note(f"{self._line(step)}  {self._verdict()}")
 

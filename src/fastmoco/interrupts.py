@@ -5,7 +5,7 @@ import threading
 import time
 from types import FrameType
 
-MOMENT = 0.5  # seconds in which two are one: `timeout` and launchers pass on to us what the terminal has sent us, too
+MOMENT = 1.0  # seconds in which two are one: `timeout` and launchers pass on to us what the terminal has sent us, too
 
 
 class Interrupts:

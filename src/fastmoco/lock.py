@@ -1,12 +1,15 @@
 """A folder for one process alone, a file for one at a time."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 # A link in its place is not followed, where there is a way to say so; what is in the file is left alone.
 OPEN = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -28,14 +31,21 @@ def alone(path: Path, busy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_turn(path: Path) -> Iterator[None]:
-    """Processes that change one file, each after the other. Nothing is left beside it."""
+    """Processes that change one file, each after the other. Nothing is left beside it.
+
+    Where a file system has no locks, as some on networks, they go on without.
+    """
     place = path.with_name(f".{path.name}.lock")
     while True:
         with os.fdopen(os.open(place, OPEN), "w") as file:
             with contextlib.suppress(ImportError):  # not on Windows
                 import fcntl
 
-                fcntl.lockf(file, fcntl.LOCK_EX)
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX)
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
             if not _is(file.fileno(), place):
                 continue  # the one before has taken it away while this one waited
             try:

@@ -1,5 +1,7 @@
 """NNCLR's support set: the targets of earlier steps, among which a target finds its nearest neighbour."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -27,10 +29,9 @@ class Support(nn.Module):
     @torch.no_grad()
     def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
         """The nearest vector of the set for each embedding, by cosine."""
-        # Near ones of half precision would be equal, and any of them the nearest.
-        with torch.autocast(x.device.type, enabled=False):
-            unit = F.normalize(x.to(self.vectors.dtype), dim=1)
-            self.noted.append(unit)
+        unit = F.normalize(x.to(self.vectors.dtype), dim=1)
+        self.noted.append(unit)
+        with _exact(x.device):  # near ones of half precision would be equal, and any of them the nearest
             return self.vectors[(unit @ self.vectors.T).argmax(dim=1)]
 
     @torch.no_grad()
@@ -43,3 +44,9 @@ class Support(nn.Module):
         self.vectors[places] = new
         self.next.copy_((self.next + len(new)) % len(self.vectors))
         self.noted.clear()
+
+
+def _exact(device: torch.device) -> AbstractContextManager[None]:
+    """Without autocast, which the meta device, where costs are counted, does not know at all."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

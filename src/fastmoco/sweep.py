@@ -181,13 +181,16 @@ def _recipes(job: Job, what: Sequence[str], lengths: Sequence[int]) -> "dict[Job
 
 def _tasks(recipes: "dict[Job, Recipe]", data: str, seeds: range, ledger: Ledger, out: Path) -> list[Task]:
     """All trainings: each row once, then each again with the next seed."""
+    from fastmoco.notation import brief
+
     tasks: list[Task] = []
     for seed in seeds:
         for job, recipe in recipes.items():
             row, older = job.row, ledger.find(recipe, seed)
             if older and _asked(job, older):  # by a name of its own, as its run folder is
                 row, recipe = older.row, older.recipe
-            mark = hashlib.sha256(f"{recipe!r} {ledger.images} {ledger.names} {ledger.pixels}".encode()).hexdigest()[:8]
+            known = f"{brief(recipe)} {ledger.images} {ledger.names} {ledger.pixels}"  # a new default changes nothing
+            mark = hashlib.sha256(known.encode()).hexdigest()[:8]
             begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
             asked = [*job.evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
             own = replace(

@@ -31,6 +31,9 @@ DRAWN = {  # for each figure what it shows, in words for those who cannot see it
 }
 
 
+SHOWN = {"epochs": ("epochs",), "ablations": ("figure3a", "figure3b", "figure4a", "figure4b", "figure6")}
+
+
 _RECORDS = tyro.conf.arg(metavar="[RECORDS ...]", help_behavior_hint="")
 Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
 
@@ -171,7 +174,10 @@ def draw(here: "Evidence", folder: Path, only: Sequence[str] = ()) -> list[Path]
 
     ways: dict[str, Callable[[Evidence, Path], bool]] = {"epochs": curves.epochs, "ablations": curves.ablations}
     assert set(ways) == set(DRAWN), "a figure without words, or the reverse"
-    paths = {name: folder / f"{name}.png" for name in ways if not only or name in only}
+    paths = {name: folder / f"{name}.png" for name in ways if not only or {ALL, *SHOWN[name]} & {*only}}
+    if not paths:
+        known = ", ".join(table for shown in SHOWN.values() for table in shown)
+        raise ValueError(f"--figures: no figure shows {', '.join(only)}; ask for {known}, or leave out --table")
     return [path for name, path in paths.items() if ways[name](here, path)]
 
 

@@ -56,7 +56,7 @@ class Training:
         elif again:
             self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
         self.engine.start()
-        self.unreadable = Unreadable(source.train, folder / "bad_images.txt")
+        self.unreadable = Unreadable(source.train, folder / "bad_images.txt", again=self.step < self.draws.steps)
         self.journal = Journal(folder, self.step)
         self.commentary = Commentary(recipe, self.draws, self.meter, self.journal)
 
@@ -245,10 +245,12 @@ class Training:
         """A line of numbers for the records, and one of words for people."""
         self.meter.pool()
         self._refuse_broken()
+        numbers = self.meter.read(self.recipe.batch)  # before it takes time to measure health
         assert self.learner.latest is not None
         samples, targets = self.learner.latest
         met = meetings(self.recipe.pairs, samples.seen, targets.seen)
         values = {
+            **numbers,
             "train/lr": float(self.engine.optimizer.param_groups[0]["lr"]),
             **self.engine.timing(),
             **(self.first or {}),

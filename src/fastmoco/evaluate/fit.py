@@ -163,8 +163,9 @@ def _resume(folder: Path, classifier: Classifier, optimizer: torch.optim.Optimiz
     (classifier.head if classifier.frozen else classifier).load_state_dict(state["learnt"])
     optimizer.load_state_dict(state["optimizer"])
     device = classifier.head.weight.device
-    torch.set_rng_state(state["rng"])
-    if device.type == "cuda" and state["cuda_rng"] is not None:
+    if "rng" in state:  # which earlier versions did not keep
+        torch.set_rng_state(state["rng"])
+    if device.type == "cuda" and state.get("cuda_rng") is not None:
         torch.cuda.set_rng_state(state["cuda_rng"], device)
     step: int = state["step"]
     return step

@@ -42,7 +42,8 @@ class Task:
 
     @property
     def brief(self) -> str:
-        return f"{self.job.row.rpartition('/')[2]}:{self.job.seed}"
+        length = "" if self.job.epochs is None else f"@{self.job.epochs}"
+        return f"{self.job.row.rpartition('/')[2]}{length}:{self.job.seed}"
 
     @property
     def folder(self) -> Path:

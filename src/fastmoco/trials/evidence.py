@@ -100,14 +100,17 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
 
 def _inside(recipe: Recipe, setting: Recipe) -> bool:
     """Whether a recipe is in a setting, be it shorter."""
-    if recipe.schedule != shorten(setting.schedule, recipe.epochs, setting.epochs):
-        return False
-    return all(getattr(recipe, name) == getattr(setting, name) for name in SETTING)
+    return _scheduled(recipe, setting) and all(getattr(recipe, name) == getattr(setting, name) for name in SETTING)
+
+
+def _scheduled(recipe: Recipe, setting: Recipe) -> bool:
+    """By the schedule of a setting, which a training that is shorter has shortened unless it was told not to."""
+    return recipe.schedule in (setting.schedule, shorten(setting.schedule, recipe.epochs, setting.epochs))
 
 
 def changes(recipe: Recipe, setting: Recipe) -> list[str]:
     """In what a recipe is of another setting, such as batch=32."""
-    found = apart(setting, recipe)
+    found = apart(replace(setting, schedule=recipe.schedule) if _scheduled(recipe, setting) else setting, recipe)
     return [f"{path}={brief(here)}" for path, _, here in found if path.partition(".")[0] in (*SETTING, "schedule")]
 
 
