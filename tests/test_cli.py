@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from fastmoco.cli import VERBS, main
+from fastmoco.launch import check
 from fastmoco.recipes import rows
 
 OWN = """
@@ -234,7 +235,6 @@ def test_the_help_of_pretrain_fits_two_screens_and_says_what_every_flag_does():
             ("shapes", "--device", "cpu", "--graph", "on"),
             "--graph on: it needs a GPU, and this is cpu; use --graph off",
         ),
-        (("shapes", "--devices", "2"), "--devices 2: this machine has no GPU; leave it out, or add --device cpu"),
         (("shapes", "--decode", "x"), "--decode"),
         (("shapes", "--decode", "gpu", "--device", "cpu"), "--decode gpu needs a GPU"),
         (("shapes", "--micro", "8"), "--micro 8: timm/test_resnet has batch norm"),
@@ -270,3 +270,12 @@ def test_several_numbers_that_are_none_are_named(given, wrong, here):
     told = f"fastmoco: --epochs: use whole numbers, not '{wrong}'; names go before the first flag; "
     assert done.stderr == f"{told}see fastmoco sweep --help\n"
     assert done.returncode == 2
+
+
+def test_devices_are_gpus_unless_a_cpu_is_asked_for(monkeypatch, here):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    done = here("pretrain", "shapes", "--devices", "2")
+    assert done.stderr == "fastmoco: --devices 2: this machine has no GPU; leave it out, or add --device cpu\n"
+    assert check(2, "cpu")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert check(2, "auto")
