@@ -36,8 +36,8 @@ def write_other(path):
     ("write", "words"),
     [
         (None, "no encoder at"),
-        (write_pickle, "is damaged or no safetensors file"),
-        (write_torch, "is damaged or no safetensors file"),
+        (write_pickle, r"is damaged or no safetensors file: .*; give another, or copy it anew"),
+        (write_torch, r"is damaged or no safetensors file: .*; give another, or copy it anew"),
         (write_nameless, "does not say which encoder it holds"),
         (write_other, "has no 'conv1.weight' .and 119 more., so it is not a resnet18"),
     ],

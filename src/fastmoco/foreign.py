@@ -141,7 +141,7 @@ def _open_safetensors(file: Path) -> object:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged or no safetensors file: {_brief(error)}") from None
+        raise ValueError(f"{file} is damaged or no safetensors file: {_brief(error)}; give another") from None
 
 
 def _open_torch(file: Path) -> object:

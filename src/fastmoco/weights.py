@@ -46,7 +46,8 @@ def read(file: Path) -> Stored:
     except (SafetensorError, OSError, ValueError) as error:
         if file.suffix != ".safetensors":
             raise ValueError(f"{file} is no safetensors file; `fastmoco import` may read it") from None
-        raise ValueError(f"{file} is damaged or no safetensors file: {' '.join(str(error).split())[:120]}") from None
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"{file} is damaged or no safetensors file: {reason}; give another, or copy it anew") from None
     if not about.get("encoder"):
         raise ValueError(
             f"{file} does not say which encoder it holds, so it was not written by fastmoco; `fastmoco import` reads it"
