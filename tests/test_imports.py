@@ -22,6 +22,7 @@ ARROW = [
         "stem",
         "lock",
         "line",
+        "kinds",
     },
     {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
     {"branch", "merge", "weights", "images", "detectron", "launch", "documents", "ending"},

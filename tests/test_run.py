@@ -7,7 +7,7 @@ import torch
 
 from fastmoco import methods, run
 from fastmoco.recipes import find
-from fastmoco.run import Run, record
+from fastmoco.run import Run, records_steps
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 MONTAGE = find("table4a/montage_encode_divide_combine").recipe
@@ -15,15 +15,15 @@ TIMM = replace(methods.fast_moco, encoder="timm/test_resnet")
 
 
 def test_auto_records_wherever_it_can(monkeypatch):
-    assert record("auto", methods.fast_moco, GPU, thrifty=False)
-    assert record("on", methods.fast_moco, GPU, thrifty=False)
-    assert not record("off", methods.fast_moco, GPU, thrifty=False)
-    assert not record("auto", methods.fast_moco, CPU, thrifty=False)
-    assert not record("auto", methods.fast_moco, GPU, thrifty=True)
-    assert not record("auto", MONTAGE, GPU, thrifty=False)
-    assert not record("auto", TIMM, GPU, thrifty=False)
+    assert records_steps("auto", methods.fast_moco, GPU, thrifty=False)
+    assert records_steps("on", methods.fast_moco, GPU, thrifty=False)
+    assert not records_steps("off", methods.fast_moco, GPU, thrifty=False)
+    assert not records_steps("auto", methods.fast_moco, CPU, thrifty=False)
+    assert not records_steps("auto", methods.fast_moco, GPU, thrifty=True)
+    assert not records_steps("auto", MONTAGE, GPU, thrifty=False)
+    assert not records_steps("auto", TIMM, GPU, thrifty=False)
     monkeypatch.setattr(run, "grouped", lambda: True)
-    assert not record("auto", methods.fast_moco, GPU, thrifty=False)
+    assert not records_steps("auto", methods.fast_moco, GPU, thrifty=False)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_what_cannot_be_recorded_is_refused_in_a_line_with_the_reason(
 ):
     monkeypatch.setattr(run, "grouped", lambda: ranks > 1)
     with pytest.raises(ValueError, match=rf"^--graph on: .*{reason}.*; use --graph off$"):
-        record("on", recipe, device, thrifty)
-    assert not record("off", recipe, device, thrifty)
+        records_steps("on", recipe, device, thrifty)
+    assert not records_steps("off", recipe, device, thrifty)
 
 
 def test_how_a_run_computes_is_told_in_words_and_geared(monkeypatch):

@@ -8,9 +8,9 @@ from typing import Any
 
 from fastmoco.augment import MEAN, STD
 from fastmoco.journal import kept
-from fastmoco.notation import brief
+from fastmoco.kinds import brief
 from fastmoco.pretrained import Pretrained
-from fastmoco.run import read_recipe
+from fastmoco.run import read_field, read_recipe
 from fastmoco.weights import digest
 
 
@@ -44,15 +44,15 @@ def _input(found: Pretrained) -> str:
 
 def _training(folder: Path) -> Iterator[str]:
     """A line for each thing that is known of a run."""
-    recipe, about = read_recipe(folder), _read(folder / "run.json")
+    epochs, about = read_field(folder, "epochs"), _read(folder / "run.json")
     about = about if isinstance(about, dict) else {}
     images = about.get("images")
     done = max((line.get("epoch", 0.0) for line in kept(folder / "metrics.jsonl", sys.maxsize)), default=0.0)
     known = {
         "recipe": _row(about.get("row")),
         "data": " ".join(filter(None, (_last(about.get("data")), f"({images:,} images)" if _number(images) else ""))),
-        "epochs": str(recipe.epochs) if done >= recipe.epochs else f"{done:g} of {recipe.epochs}",
-        "batch": str(recipe.batch),
+        "epochs": str(epochs) if done >= epochs else f"{done:g} of {epochs}",
+        "batch": str(read_field(folder, "batch")),
         "seed": str(about.get("seed", "")),
         "versions": ", ".join(f"{name} {about[name]}" for name in ("fastmoco", "torch", "python") if name in about),
     }
@@ -60,7 +60,15 @@ def _training(folder: Path) -> Iterator[str]:
     yield "[Fast-MoCo](https://arxiv.org/abs/2207.08220); the recipe says which."
     yield ""
     yield from (f"- {name}: {value}" for name, value in known.items() if value)
-    yield from ("", "```python", brief(recipe), "```")
+    yield from ("", "```python", _recipe(folder), "```")
+
+
+def _recipe(folder: Path) -> str:
+    """Briefly, or as it stands there if it has parts of a user's own."""
+    try:
+        return brief(read_recipe(folder))
+    except ValueError:
+        return (folder / "recipe.py").read_text().strip()
 
 
 def _numbers(folder: Path, branch: str, known: str) -> list[str]:

@@ -12,7 +12,7 @@ from fastmoco.flags import Data, Flag, Int, Str
 
 if TYPE_CHECKING:
     from fastmoco.images import Source
-    from fastmoco.recipe import Recipe
+    from fastmoco.recipe import Recipe, Row
     from fastmoco.run import Run
 
 # The row that is taken for a set if none is asked for.
@@ -32,12 +32,14 @@ Settings = Annotated[
     tyro.conf.UseAppendAction,
     tyro.conf.arg(constructor=tuple[tuple[str, ...], ...], metavar="NAME=VALUE ..."),
 ]
+# In Python also a Recipe, or a Row; both are made of torch, which is imported late.
+Named = Annotated[str | object, tyro.conf.arg(constructor=str, metavar="STR", help_behavior_hint="")]
 
 
 def pretrain(
     data: Data,
     *,
-    recipe: Str = "",
+    recipe: Named = "",
     recipe_base: Str = "",
     out: Str = "",
     epochs: Int = None,
@@ -105,15 +107,17 @@ def pretrain(
     data, out = str(data), str(out)  # in Python, paths are welcome too
     if recipe_base and not recipe:
         raise ValueError(f"--recipe-base {recipe_base}: add --recipe, the row whose method is trained in its setting")
-    row = recipe or USUAL.get(data, OTHERS)
+    row = _named(recipe) or USUAL.get(data, OTHERS)
     if type(micro) is not int:
         raise ValueError(f"micro={micro!r}: use a whole number")
-    parts = (word(data), word(row), f"in-{word(recipe_base)}" if recipe_base else "")
+    parts = (word(data), word(title(row)), f"in-{word(recipe_base)}" if recipe_base else "")
     path = Path(out or f"runs/{'-'.join(filter(None, dict.fromkeys(parts)))}")
     if fresh and launched():
         raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")
     path = runs.fresh(path) if fresh else path
     if check(devices, device):
+        if not isinstance(row, str):
+            raise ValueError(f"devices={devices}: its processes do not see a recipe in Python; give 'file.py:name'")
         compose(row, flat(set), epochs, batch, encoder, size, recipe_base)  # whose mistakes need no processes
         flags = {**given, "out": path, "set": flat(set), "fresh": False, "devices": None}
         launch(devices or 1, "pretrain", [data], {name: flags[name] for name in flags if name != "data"})
@@ -122,7 +126,7 @@ def pretrain(
         same({name: str(value) for name, value in given.items() if name not in ("device", "workers", "set")})
         with together():
             made = compose(row, flat(set), epochs, batch, encoder, size, recipe_base)
-            runs.divide(made.batch, world())
+            runs.refuse_uneven_batch(made.batch, world())
             chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
             run = runs.Run(
                 device=chosen,
@@ -136,7 +140,7 @@ def pretrain(
                 keep_every=keep_every,
                 knn_every=knn_every,
                 world=world(),
-                graph=runs.record(graph, made, chosen, thrifty=recompute or micro > 0),
+                graph=runs.records_steps(graph, made, chosen, thrifty=recompute or micro > 0),
                 recompute=recompute,
                 micro=micro,
                 decode=decode,
@@ -182,10 +186,10 @@ def _compare(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
 
     sets = (source.train, source.labelled, source.val)
     images = [None if each is None else fingerprint(each) for each in sets]
-    here = (recipe, (run.device.type, run.bf16, run.compile), images)
+    here = (repr(recipe), (run.device.type, run.bf16, run.compile), images)
     theirs = tell(lambda: here)
     with together():
-        if theirs[0] != recipe:
+        if theirs[0] != here[0]:
             raise ValueError("--recipe or --set is another recipe here than for rank 0; give all machines the same")
         if theirs[1] != here[1]:
             raise ValueError(f"{run.words} here is not what rank 0 has; give --device, --precision and --compile")
@@ -198,23 +202,34 @@ def _refuse(recipe: "Recipe", run: "Run", source: "Source", data: str) -> None:
     import torch
 
     from fastmoco.learner import Learner
-    from fastmoco.run import fill
+    from fastmoco.run import refuse_large_batch
     from fastmoco.thrift import spare
 
     images = len(source.train)
     if images < 2:
         raise ValueError(f"{data} has one image; there is nothing to tell it apart from, so give two or more")
-    fill(recipe.batch, images)
+    refuse_large_batch(recipe.batch, images)
     with torch.device("meta"):  # an encoder that does not exist, or cannot take such views, or not in parts
         spare(Learner(recipe), run.recompute, run.micro)
 
 
-def start(row: str, base: str = "") -> "Recipe":
+def _named(recipe: object) -> "str | Row":
+    """A row by its name, or as it is."""
+    if isinstance(recipe, str):
+        return recipe
+    from fastmoco.recipe import Recipe, Row
+
+    if not isinstance(recipe, Recipe | Row):
+        raise ValueError(f"recipe={recipe!r}: give the name of a row, file.py:name, or a Recipe")
+    return Row(recipe) if isinstance(recipe, Recipe) else recipe
+
+
+def start(row: "str | Row", base: str = "") -> "Recipe":
     """The recipe of a row, or its method in the setting of a base."""
     from fastmoco.recipes import find
     from fastmoco.transfer import carry
 
-    recipe = find(row).recipe
+    recipe = (find(row) if isinstance(row, str) else row).recipe
     if not base:
         return recipe
     setting = find(base).recipe
@@ -224,13 +239,14 @@ def start(row: str, base: str = "") -> "Recipe":
         raise ValueError(f"{title(row, base)}: {error}") from None
 
 
-def title(row: str, base: str = "") -> str:
+def title(row: "str | Row", base: str = "") -> str:
     """What a recipe is called."""
-    return f"{row} in {base}" if base else row
+    named = row if isinstance(row, str) else "recipe"
+    return f"{named} in {base}" if base else named
 
 
 def compose(
-    row: str,
+    row: "str | Row",
     settings: Sequence[str],
     epochs: int | None,
     batch: int | None,

@@ -69,9 +69,9 @@ class Exam:
     def linear(self) -> "Linear":
         """The linear protocol of the run's row, or the paper's after 100 epochs."""
         from fastmoco.protocols import Linear
-        from fastmoco.run import read_recipe
+        from fastmoco.run import read_field
 
-        own = read_recipe(self.found.folder).evaluation if self.found.folder else None
+        own = read_field(self.found.folder, "evaluation") if self.found.folder else None
         return own if isinstance(own, Linear) else Linear()
 
 

@@ -3,13 +3,12 @@
 import ast
 import contextlib
 import dataclasses
-import math
-import types
 import typing
 from collections.abc import Iterable
 from typing import Any
 
 from fastmoco import contrast, heads, merge, optim, pairs, protocols, recipe, steps, target
+from fastmoco.kinds import brief, fit, hints, spell
 from fastmoco.names import unknown
 from fastmoco.recipe import Recipe, Row
 
@@ -24,8 +23,11 @@ NAMES: dict[str, Any] = {
 MOST_TEXT = 100_000
 
 
-def read(text: str) -> Any:
-    """The value that `repr` or `brief` wrote: only the kernel's own names and literals; nothing is imported or run."""
+def read(text: str, field: str = "") -> Any:
+    """The value that `repr` or `brief` wrote: only the kernel's own names and literals; nothing is imported or run.
+
+    Or just one field of it; the others may be of parts that are not the kernel's.
+    """
     if len(text) > MOST_TEXT:
         raise ValueError(f"a text of {len(text):,} characters is no recipe; the longest has a few thousand")
     mistake = ValueError(f"cannot read {text[:60]!r}; write a value such as 0.1 or (Encode(), Project())")
@@ -33,25 +35,13 @@ def read(text: str) -> Any:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError):
         raise mistake from None
+    fields = {each.arg: each.value for each in tree.body.keywords} if isinstance(tree.body, ast.Call) else {}
+    if field and field not in fields:
+        raise ValueError(f"it has no {field}")
     try:
-        return _value(tree.body)
+        return _value(fields[field] if field else tree.body)
     except RecursionError:
         raise mistake from None
-
-
-def brief(value: object) -> str:
-    """As `repr`, without the fields that have their default: `Combine(2, count=4)`, `Encode`."""
-    if isinstance(value, tuple):
-        return f"({', '.join(brief(item) for item in value)}{',' * (len(value) == 1)})"
-    if not dataclasses.is_dataclass(value):
-        return repr(value)
-    parts: list[str] = []
-    for number, field in enumerate(dataclasses.fields(value)):
-        item = getattr(value, field.name)
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if item != default:
-            parts.append(brief(item) if number == len(parts) else f"{field.name}={brief(item)}")
-    return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
 
 
 def override(value: Recipe, settings: Iterable[str]) -> Recipe:
@@ -128,48 +118,15 @@ def _make(name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Any:
             raise ValueError(f"{name} is given {keyword.arg} twice")
         given[keyword.arg] = keyword.value
     values = {each: _value(node) for each, node in given.items()}
-    hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if field.name in values:
             try:
-                values[field.name] = _fit(values[field.name], hints[field.name])
+                values[field.name] = fit(values[field.name], hints(kind)[field.name])
             except ValueError as error:
                 raise ValueError(f"{field.name} of {name}: {error}") from None
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{name} needs {field.name}: {_spell(hints[field.name])}")
+            raise ValueError(f"{name} needs {field.name}: {spell(hints(kind)[field.name])}")
     return kind(**values)
-
-
-def _fit(value: Any, hint: Any) -> Any:
-    """The value as a field of this type holds it: a whole number becomes a float where one is asked for."""
-    parts = typing.get_args(hint)
-    if isinstance(hint, types.UnionType):
-        for part in parts:
-            with contextlib.suppress(ValueError):
-                return _fit(value, part)
-    elif typing.get_origin(hint) is tuple and isinstance(value, tuple):
-        wanted = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        if len(value) == len(wanted):
-            return tuple(map(_fit, value, wanted))
-    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if math.isfinite(value):
-            return float(value)
-    elif typing.get_origin(hint) is typing.Literal:
-        if value in parts:
-            return value
-    elif typing.get_origin(hint) is None and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise ValueError(f"expected {_spell(hint)}, got {brief(value)[:80]}")
-
-
-def _spell(hint: Any) -> str:
-    plain = {int: "a whole number", float: "a number", bool: "True or False", str: "a word", types.NoneType: "None"}
-    if typing.get_origin(hint) is typing.Literal or isinstance(hint, types.UnionType):
-        parts = typing.get_args(hint)
-        return " or ".join(repr(part) if isinstance(part, str) else _spell(part) for part in parts)
-    if typing.get_origin(hint) is tuple:
-        return f"a tuple of {_spell(typing.get_args(hint)[0])}"
-    return plain.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 @dataclasses.dataclass
@@ -204,7 +161,7 @@ def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
     if isinstance(opened, _Opened):
         if name not in opened.fields:
             raise ValueError(unknown(f"{opened.kind.__name__} field", name, list(opened.fields)))
-        opened.fields[name] = _set(opened.fields[name], typing.get_type_hints(opened.kind)[name], rest, text)
+        opened.fields[name] = _set(opened.fields[name], hints(opened.kind)[name], rest, text)
         return opened
     if isinstance(opened, list):
         places = range(len(opened)) if name == "*" else [int(name)] if name.isdecimal() else []
@@ -221,9 +178,9 @@ def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
 def _parse(text: str, hint: Any) -> Any:
     """A value of the wanted type; words need no quotes."""
     with contextlib.suppress(ValueError):
-        return _fit(read(text), hint)
+        return fit(read(text), hint)
     with contextlib.suppress(ValueError):
-        return _fit(text, hint)
+        return fit(text, hint)
     if hint in (int, float, bool) or typing.get_origin(hint) is typing.Literal:
-        raise ValueError(f"expected {_spell(hint)}, got {text[:80]}")
-    return _fit(read(text), hint)
+        raise ValueError(f"expected {spell(hint)}, got {text[:80]}")
+    return fit(read(text), hint)

@@ -14,8 +14,8 @@ from fastmoco.augment import MEAN, STD
 from fastmoco.encoder import RESNETS, Encoder, build
 from fastmoco.flags import Side
 from fastmoco.names import unknown
-from fastmoco.run import read_recipe
-from fastmoco.weights import FILE, SIZE, fill, read
+from fastmoco.run import read_field, read_recipe
+from fastmoco.weights import FILE, SIZE, fill, noted, read
 
 UNKNOWN = ", trained at a size that is not known; --size tells"
 _BRANCH = {"online": "online", "target": "momentum"}  # the names that a learner gives them
@@ -102,8 +102,13 @@ def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
     state = checkpoint.load(file)
     here = (folder / "recipe.py").is_file()
     if here:
-        recipe = read_recipe(folder)
-        name, size = recipe.encoder, max(view.size for view in recipe.views)
+        name = read_field(folder, "encoder")
+        try:
+            size = max(view.size for view in read_recipe(folder).views)
+        except ValueError:  # views that take steps of a user's own
+            size = noted(folder / FILE, "size")
+            if size < 1:
+                raise
     elif encoder:
         name, size = encoder, SIZE
     else:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from fastmoco import encoder, heads
+from fastmoco import encoder, heads, kinds
 from fastmoco.contrast import Contrast, InfoNCE
 from fastmoco.heads import MLP
 from fastmoco.optim import SGD, Optim, Schedule
@@ -32,6 +32,7 @@ class Augment:
     flip_p: float = 0.5
 
     def __post_init__(self) -> None:
+        kinds.check(self)
         for name in ("jitter_p", "grey_p", "blur_p", "solarise_p", "flip_p"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is not a probability; use a number from 0 to 1")
@@ -55,6 +56,7 @@ class View:
     resize: Literal["bicubic", "bilinear"] = "bicubic"
 
     def __post_init__(self) -> None:
+        kinds.check(self)
         if not 1 <= self.size <= MOST or not 1 <= self.count <= MOST:
             raise ValueError(f"View(size={self.size}, count={self.count}): use 1 to {MOST:,} pixels and crops")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
@@ -83,6 +85,7 @@ class Recipe:
     evaluation: Protocol = field(default_factory=Linear)
 
     def __post_init__(self) -> None:
+        kinds.check(self)
         encoder.check(self.encoder)
         if self.epochs < 1 or self.batch < 2:
             raise ValueError(f"epochs={self.epochs}, batch={self.batch}: use 1 epoch or more and a batch of 2 or more")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fastmoco.contrast import InfoNCE
 from fastmoco.cost import Cost, measure
-from fastmoco.notation import brief
+from fastmoco.kinds import brief
 from fastmoco.recipe import Recipe, Row
 
 WIDE = 200  # columns, enough for every line

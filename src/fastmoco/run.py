@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -17,6 +17,7 @@ from fastmoco import __version__
 from fastmoco.checkpoint import write
 from fastmoco.distributed import grouped, launched, local_rank, local_world, world
 from fastmoco.engine import Gear, recordable
+from fastmoco.kinds import fit, hints
 from fastmoco.loader import Decode, Way
 from fastmoco.lock import alone, refuse_others
 from fastmoco.notation import differences, read
@@ -132,7 +133,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def record(graph: Switch, recipe: Recipe, device: torch.device, thrifty: bool) -> bool:
+def records_steps(graph: Switch, recipe: Recipe, device: torch.device, thrifty: bool) -> bool:
     """Whether a GPU is to record a step: wherever it can, unless told otherwise."""
     if graph not in get_args(Switch):
         raise ValueError(f"--graph {graph}: use {', '.join(get_args(Switch))}")
@@ -162,14 +163,14 @@ def _own(device: str) -> torch.device:
     return own
 
 
-def fill(batch: int, images: int) -> None:
+def refuse_large_batch(batch: int, images: int) -> None:
     """Refuse a batch that is larger than the set."""
     if batch > images:
         largest = 2 ** (images.bit_length() - 1)
         raise ValueError(f"batch {batch} is larger than the {images} images; use --batch {largest}")
 
 
-def divide(batch: int, ranks: int) -> None:
+def refuse_uneven_batch(batch: int, ranks: int) -> None:
     """Refuse a batch of which ranks cannot have equal parts."""
     if batch % ranks:
         below = batch // ranks * ranks
@@ -223,6 +224,14 @@ def read_recipe(path: Path) -> Recipe:
     return recipe
 
 
+def read_field(path: Path, name: str) -> Any:
+    """One field of the recipe of a run folder, whatever parts of a user's own the others are made of."""
+    try:
+        return fit(read((path / "recipe.py").read_text(), name), hints(Recipe)[name])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path / 'recipe.py'} is no recipe: {str(error).partition(';')[0]}") from None
+
+
 def fresh(path: Path) -> Path:
     """The first of runs/a, runs/a-2, runs/a-3, ... that does not exist."""
     number, candidate = 1, path
@@ -235,8 +244,8 @@ def fresh(path: Path) -> Path:
 def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> None:
     """A folder is gone on with only by the same training."""
     try:
-        different = differences(read_recipe(path), recipe)
-    except ValueError as error:
+        different = _differences(path, recipe)
+    except (ValueError, OSError) as error:
         raise ValueError(f"{error}; give another --out, or --fresh") from None
     try:
         there = json.loads((path / "run.json").read_text())
@@ -251,6 +260,19 @@ def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> 
         raise ValueError(
             f"{path} holds another training: {'; '.join(different[:3])}{more}; give another --out, or --fresh"
         )
+
+
+def _differences(path: Path, recipe: Recipe) -> list[str]:
+    """Where the recipe of a folder is another: by its text, since only a user's own file knows the parts it has."""
+    there = (path / "recipe.py").read_text()
+    if there == spell(recipe):
+        return []
+    read_field(path, "epochs")  # or it is no recipe at all
+    try:
+        return differences(read_recipe(path), recipe)
+    except ValueError:
+        lines = [line.strip().rstrip(",") for line in spell(recipe).splitlines() if line not in there.splitlines()]
+        return [f"{line[:80]} here" for line in lines]
 
 
 def name(device: torch.device) -> str:

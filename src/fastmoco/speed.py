@@ -199,7 +199,7 @@ def evaluate(
 
 def _settle(setup: Setup, data: str = "", workers: int | None = None) -> "tuple[str, Recipe, Run]":
     """The row, the recipe and the run that flags mean, as `fastmoco pretrain` would have them."""
-    from fastmoco.run import Run, record, settle
+    from fastmoco.run import Run, records_steps, settle
 
     device, bf16, compiled, readers = settle(setup.device, setup.precision, setup.compile, workers)
     row = setup.recipe or USUAL.get(data) or ("pocket/photos" if device.type == "cuda" else "pocket/shapes")
@@ -215,7 +215,7 @@ def _settle(setup: Setup, data: str = "", workers: int | None = None) -> "tuple[
         save_every=1,
         keep_every=0,
         knn_every=0,
-        graph=record(setup.graph, recipe, device, thrifty=False),
+        graph=records_steps(setup.graph, recipe, device, thrifty=False),
     )
     return row, recipe, run
 

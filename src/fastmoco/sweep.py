@@ -11,7 +11,7 @@ import tyro
 
 from fastmoco.command import USUAL, Settings, compose, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str
-from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_room
+from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
 from fastmoco.trials.job import FINDINGS, Job, Means, Switch
 from fastmoco.trials.ledger import Ledger
@@ -118,7 +118,9 @@ def sweep(
     file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
     folder = Path(out or f"runs/sweep-{word(data)}")
-    refuse_room({job.row: recipe for job, recipe in recipes.items()}, ledger, folder)
+    named = {job.row: recipe for job, recipe in recipes.items()}
+    refuse_own_parts(named)
+    refuse_room(named, ledger, folder)
     tasks = _tasks(recipes, data, range(first_seed, first_seed + seeds), ledger, folder)
     todo = [task for task in tasks if (ledger.known(task) if dry_run else ledger.collect(task)) is None]
     print(f"{data}: {source.words}\ntrainings: {len(tasks)}, with a record: {len(tasks) - len(todo)}", flush=True)
@@ -181,7 +183,7 @@ def _recipes(job: Job, what: Sequence[str], lengths: Sequence[int]) -> "dict[Job
 
 def _tasks(recipes: "dict[Job, Recipe]", data: str, seeds: range, ledger: Ledger, out: Path) -> list[Task]:
     """All trainings: each row once, then each again with the next seed."""
-    from fastmoco.notation import brief
+    from fastmoco.kinds import brief
 
     tasks: list[Task] = []
     for seed in seeds:

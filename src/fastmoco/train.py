@@ -23,7 +23,7 @@ from fastmoco.meter import Meter
 from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
-from fastmoco.weights import FILE, save_encoder, stored_step
+from fastmoco.weights import FILE, noted, save_encoder
 
 
 class Training:
@@ -286,7 +286,7 @@ class Training:
 
     def _conclude(self) -> None:
         path = self.folder / FILE
-        if distributed.leads() and stored_step(path) != self.step:  # after a kill at the very end, or it was removed
+        if distributed.leads() and noted(path, "step") != self.step:  # after a kill at the very end, or it was removed
             self._save_encoder()
         judged = 0 if self.judge is None else len(self.judge.test_labels)
         self.commentary.conclude(self.step, path, self.unreadable, judged)

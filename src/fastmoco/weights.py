@@ -93,13 +93,13 @@ def digest(net: nn.Module) -> str:
     return found.hexdigest()[:16]
 
 
-def stored_step(path: Path) -> int:
-    """The step at which an encoder was written; -1 if it is not there, or not whole."""
+def noted(path: Path, name: str) -> int:
+    """What an encoder file tells of itself: its `step`, its `size`; -1 if it is not there, or not whole."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as content:
-            return int((content.metadata() or {}).get("step", -1))
+            return int((content.metadata() or {}).get(name, -1))
     except (SafetensorError, OSError, ValueError):
         return -1
 

@@ -1,5 +1,6 @@
 """Every row of the paper by name: one module per table or figure, one name per row; and a user's own `file.py:name`."""
 
+import functools
 import importlib
 import runpy
 import sys
@@ -31,7 +32,7 @@ def find(name: str) -> Row:
 def rows(name: str = "") -> dict[str, Row]:
     """All rows by their full names, or those of one table, of a user's own `my.py`, or just one row."""
     if name.endswith(".py"):
-        return {f"{name}:{row}": value for row, value in _run(name).items()}
+        return {f"{name}:{row}": value for row, value in _rows(name).items()}
     if _file(name) or "/" in name:
         return {name: find(name)}
     if name and name not in TABLES:
@@ -51,11 +52,19 @@ def _file(name: str) -> str:
     return file if colon and file.endswith(".py") else ""
 
 
-def _run(file: str) -> dict[str, Row]:
+def _rows(file: str) -> dict[str, Row]:
     """The rows of a user's file, which is Python and is run; a recipe in it need not be wrapped as a row."""
     if not Path(file).is_file():
         raise ValueError(f"no file {file!r}; give the path of a Python file that holds recipes")
-    sys.path.insert(0, str(Path(file).resolve().parent))  # so that it finds its neighbours, as when Python runs it
+    path = Path(file).resolve()
+    return _run(file, path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _run(file: str, path: Path, _changed: int) -> dict[str, Row]:
+    """Once for each state of the file: run again it makes its classes anew, and of two recipes no part is the same."""
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # so that it finds its neighbours, as when Python runs it
     try:
         names = runpy.run_path(file)
     except (Exception, SystemExit) as error:

@@ -46,13 +46,25 @@ def refuse_means(means: Means, first_seed: int) -> None:
             run.settle(means.device, means.precision, means.compile, means.workers)
 
 
-def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
-    """Sets that are too small, and places that cannot be written."""
-    from fastmoco.run import fill, room
+def refuse_own_parts(recipes: "dict[str, Recipe]") -> None:
+    """What a report could not read: records are text, and no user's file is run for them."""
+    from fastmoco.notation import read
 
     for row, recipe in recipes.items():
         try:
-            fill(recipe.batch, ledger.images)
+            read(repr(recipe))
+        except ValueError as error:
+            reason = str(error).partition(";")[0]
+            raise ValueError(f"{row} has a part of your own, {reason}; train it by `fastmoco pretrain`") from None
+
+
+def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
+    """Sets that are too small, and places that cannot be written."""
+    from fastmoco.run import refuse_large_batch, room
+
+    for row, recipe in recipes.items():
+        try:
+            refuse_large_batch(recipe.batch, ledger.images)
         except ValueError as error:
             raise ValueError(f"{row}: {error}") from None
     if ledger.path.is_dir():

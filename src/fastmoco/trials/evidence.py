@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from fastmoco.alike import plain
-from fastmoco.notation import apart, brief
+from fastmoco.kinds import brief
+from fastmoco.notation import apart
 from fastmoco.optim import shorten
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fastmoco import command
 from fastmoco.alike import plain
 from fastmoco.documents import Table
-from fastmoco.notation import apart, brief
+from fastmoco.kinds import brief
+from fastmoco.notation import apart
 from fastmoco.recipe import Recipe, Row
 from fastmoco.recipes import rows
 from fastmoco.transfer import carry
