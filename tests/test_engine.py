@@ -34,7 +34,7 @@ def recipe(**changes):
 def started(made, recorded=False):
     """An engine with the seed's weights; a CPU records nothing, but its rates can be tensors."""
     torch.manual_seed(0)
-    begun = Engine(made, Gear(CPU))
+    begun = Engine(Learner(made), Gear(CPU))
     if recorded:
         begun.optimizer = build(made.optim, begun.learner.online, recorded=True)
     begun.start()
@@ -297,7 +297,7 @@ def test_a_worker_that_dies_while_a_step_is_recorded_is_no_fault_of_the_recipe(g
 def test_the_encoders_of_both_branches_are_compiled_and_no_head(monkeypatch):
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: compiled.append(module))
-    engine = Engine(recipe(), Gear(torch.device("cpu"), compile=True))
+    engine = Engine(Learner(recipe()), Gear(torch.device("cpu"), compile=True))
     assert not compiled, "weights may still be read"
     engine.start()
     assert compiled == [engine.learner.online.encoder, engine.learner.momentum.encoder]
@@ -320,5 +320,18 @@ def test_an_engine_that_is_to_record_does(gpu, monkeypatch):
 
 def test_the_rates_of_an_engine_that_is_to_record_are_tensors():
     made = recipe()
-    rates = [group["lr"] for group in Engine(made, Gear(CPU, graph=True)).optimizer.param_groups]
+    rates = [group["lr"] for group in Engine(Learner(made), Gear(CPU, graph=True)).optimizer.param_groups]
     assert [rate.item() for rate in rates] == pytest.approx([made.optim.lr] * 2)
+
+
+def test_a_training_leaves_torchs_settings_as_they_were():
+    def settings():
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+
+    before = settings()
+    with engine.quick():
+        assert settings() == ("high", True)
+    assert settings() == before
+    with pytest.raises(KeyboardInterrupt), engine.quick():
+        raise KeyboardInterrupt
+    assert settings() == before

@@ -76,6 +76,16 @@ def test_a_fit_is_the_loop_written_by_hand():
     torch.testing.assert_close(classifier.head.bias.detach(), bias)
 
 
+def test_the_head_of_a_frozen_encoder_learns_in_float32():
+    heads = []
+    for half in (False, True):
+        classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+        plan = draws(COURSE, 20, seed=0)
+        fit(classifier, Embeddings([points()], plan), COURSE, bf16=half, what="", known=f"half {half}")
+        heads.append(classifier.head.weight.detach())
+    assert heads[0].equal(heads[1])
+
+
 def test_a_batch_of_which_nothing_could_be_read_teaches_nothing():
     found, plan = points(), draws(COURSE, 20, seed=0)
     blank = Features(found.x, found.index, torch.full_like(found.labels, NOT_ASKED))

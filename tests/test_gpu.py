@@ -8,6 +8,7 @@ import torch
 from fastmoco import methods
 from fastmoco.engine import Engine, Gear
 from fastmoco.heads import MLP
+from fastmoco.learner import Learner
 from fastmoco.methods import both, patches
 from fastmoco.optim import LARS, SGD, AdamW
 from fastmoco.recipe import Recipe
@@ -34,7 +35,7 @@ ROWS = {
 def learn(recipe: Recipe, gear: Gear) -> tuple[list[float], torch.Tensor]:
     """The losses of some steps on the same noise, at rates that differ, and how far they have moved all weights."""
     torch.manual_seed(0)
-    engine = Engine(recipe, gear)
+    engine = Engine(Learner(recipe), gear)
     engine.start()
     start = weights(engine)
     noise = torch.Generator().manual_seed(1)

@@ -65,7 +65,8 @@ def test_alignment_is_the_cosine_loss_of_a_learner():
     recipe = shrink(methods.byol_patches)
     torch.manual_seed(0)
     learner, batch = Learner(recipe), crops(recipe)
-    samples, targets = learner.encode(batch)
+    learner(batch)
+    samples, targets = learner.latest
     measured = measure(samples.x, targets.x, meetings(recipe.pairs, samples.seen, targets.seen))
     assert not any(value.requires_grad for value in measured.values())
     assert measured["health/alignment"].item() == pytest.approx(-learner(batch).item(), abs=1e-6)

@@ -147,7 +147,8 @@ def test_every_pair_counts_the_same_however_many_share_a_target():
     recipe = shrink(replace(methods.fast_moco, views=(*methods.fast_moco.views, third)))
     torch.manual_seed(0)
     learner, batch = Learner(recipe), crops(recipe)
-    samples, targets = learner.encode(batch)
+    learner(batch)
+    samples, targets = learner.latest
     assert [len(group) for group in recipe.meetings()] == [6, 6, 12]
     own = torch.arange(recipe.batch)
     terms = [

@@ -407,6 +407,15 @@ def test_too_many_unreadable_images_stop_the_run_with_the_list(tmp_path):
     assert not (out / "bad_images.txt").exists()
 
 
+def test_what_goes_wrong_as_reading_begins_is_told_as_it_is(images, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loader.Resident, "since", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        pretrain(images, tmp_path / "run")
+
+
 def test_one_image_is_not_enough(tmp_path):
     with pytest.raises(ValueError, match="has one image"):
         pretrain(paint(tmp_path / "one", 1), tmp_path / "run")

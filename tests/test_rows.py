@@ -151,7 +151,8 @@ def test_a_row_takes_its_steps(name):
         assert all(value.grad is None for value in learner.momentum.parameters())
     assert (learner.momentum is not None) == isinstance(learner.recipe.target, Momentum)
 
-    samples, targets = learner.encode(crops(learner.recipe))
+    learner(crops(learner.recipe))
+    samples, targets = learner.latest
     assert samples.seen == learner.recipe.samples()
     assert targets.seen == learner.recipe.targets()
     assert not targets.x.requires_grad

@@ -66,12 +66,13 @@ def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
 
     from fastmoco.draws import Draws
     from fastmoco.engine import Engine, Gear
+    from fastmoco.learner import Learner
     from fastmoco.loader import choose
 
     draws = Draws(recipe.views, recipe.batch, recipe.epochs, 0, len(source.train))
     cpu = torch.device("cpu")
     loader = choose(source.train, draws, cpu, way="resident", workers=1, compile=False)
-    engine = Engine(recipe, Gear(cpu))
+    engine = Engine(Learner(recipe), Gear(cpu))
     engine.start()
     spans = []
     for batch in itertools.islice(loader.since(0), steps):

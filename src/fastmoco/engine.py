@@ -1,7 +1,7 @@
 """A learner at work: where its steps are computed, and how. Nothing here changes what is learnt, beyond rounding."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,7 +51,7 @@ class Gear:
 class Engine:
     """A learner and its optimiser in gear. All ranks make it, and start it when its weights are what they should be."""
 
-    def __init__(self, recipe: Recipe, gear: Gear) -> None:
+    def __init__(self, learner: Learner, gear: Gear) -> None:
         self.gear = gear
         if gear.compile and gear.device.type == "cuda":
             # The processes that compile need seconds to be ready, and before that kernels are compiled one by one.
@@ -59,20 +59,20 @@ class Engine:
                 from torch._inductor.async_compile import maybe_warm_pool
 
                 maybe_warm_pool()
-        self.learner = Learner(recipe).to(gear.device)  # made on the CPU: a seed means the same weights everywhere
+        self.learner = learner.to(gear.device)
         if gear.channels_last:
             self.learner.to(memory_format=torch.channels_last)
         synchronise(self.learner, gear.device, gear.compile)
         spare(self.learner, gear.recompute, gear.micro)
-        self.optimizer = optim.build(recipe.optim, self.learner.online, recorded=gear.graph)
+        self.optimizer = optim.build(learner.recipe.optim, self.learner.online, recorded=gear.graph)
+        self._settings = contextlib.ExitStack()
         self._forward: nn.parallel.DistributedDataParallel | None = None
         self._take: Callable[[Views], Outcome] = self._make
 
     def start(self) -> None:
         """Compile the networks, and join the ranks: from now on only steps change weights."""
         if self.gear.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
-            torch.backends.cudnn.benchmark = True
+            self._settings.enter_context(quick())
         if self.gear.compile:
             for branch in (self.learner.online, self.learner.momentum):
                 if branch is not None:  # heads are a small part, and would make the first step wait longer
@@ -89,6 +89,7 @@ class Engine:
 
     def release(self) -> None:
         """Let go of what a recording holds, and of the last batch: a device may be short of memory."""
+        self._settings.close()
         self._take, self.learner.latest = self._make, None
         self.optimizer.zero_grad()
 
@@ -98,6 +99,19 @@ class Engine:
 
     def _make(self, views: Views) -> Outcome:
         return descend(self.learner, self.optimizer, views, self.gear.bf16, self._forward)
+
+
+@contextlib.contextmanager
+def quick() -> Iterator[None]:
+    """Torch's settings for a GPU that trains. They are the process's own, so they are put back as they were."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 class Recording:

@@ -42,7 +42,7 @@ class Terms:
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto is a GPU if there is one."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """of networks that learn; auto is bf16 where a GPU has it. Embeddings are extracted in float32."""
+    """of an encoder that passes many crops, or learns; auto is bf16 where a GPU has it. Embeddings are float32."""
     workers: Int = None
     """that read images; by default as many as there are cores, and two without a GPU."""
     download: Flag = False

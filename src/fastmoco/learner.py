@@ -1,4 +1,4 @@
-"""From a batch of views to a loss. The training loop knows only `forward` and `update`."""
+"""From a batch of views to a loss. The training loop knows `forward` and `update`, and asks for its `health`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fastmoco import encoder
+from fastmoco import encoder, health
 from fastmoco.branch import Branch
 from fastmoco.distributed import gathering, rank
 from fastmoco.heads import mlp
@@ -32,8 +32,7 @@ class Learner(nn.Module):
         self.online = Branch(eye, mlp(eye.width, recipe.projector), predictor)
         # None, and not a second name of the online branch, which would put every weight into the state dict twice.
         self.momentum = recipe.target.copy(self.online)
-        # What the last batch became, for those who watch over a training.
-        self.latest: tuple[Samples, Samples] | None = None
+        self.latest: tuple[Samples, Samples] | None = None  # what the last batch became: samples and targets
         if recipe.uses(Nearest):
             self.target.support = Support(recipe.support, width)
 
@@ -44,10 +43,10 @@ class Learner(nn.Module):
 
     def forward(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> Float[Tensor, ""]:
         """The mean over all pairs. A batch holds the crops of each row of the table of views."""
-        begun = self._begin(batch)
-        targets = self._aim(begun)
+        shared = self._shared(batch)
+        targets = self._targets(shared)
         everyone = gathering(targets.x.transpose(0, 1))  # they travel while the online branch is at work
-        samples = self._sample(begun)
+        samples = self._samples(shared)
         self.latest = samples.detach(), targets
         own = rank() * targets.x.shape[1] + torch.arange(targets.x.shape[1], device=targets.x.device)
         met = meetings(self.recipe.pairs, samples.seen, targets.seen)
@@ -58,13 +57,7 @@ class Learner(nn.Module):
         ]
         return torch.cat(losses).mean()
 
-    def encode(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> tuple[Samples, Samples]:
-        """All samples and all targets of a batch, of this rank."""
-        begun = self._begin(batch)
-        targets = self._aim(begun)
-        return self._sample(begun), targets
-
-    def _begin(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> list[Samples]:
+    def _shared(self, batch: Sequence[Float[Tensor, "_ b 3 _ _"]]) -> list[Samples]:
         """The crops of each view, after the steps that one pass makes for both sides."""
         self._check(batch)
         if self.target.support is not None:
@@ -75,16 +68,14 @@ class Learner(nn.Module):
         ]
 
     @torch.no_grad()
-    def _aim(self, begun: list[Samples]) -> Samples:
-        """All targets."""
-        views = zip(self.recipe.views, begun, strict=True)
+    def _targets(self, shared: list[Samples]) -> Samples:
+        views = zip(self.recipe.views, shared, strict=True)
         return join(
             [follow(view.target[self.common(view) :], x.detach(), self.target) for view, x in views if view.target]
         )
 
-    def _sample(self, begun: list[Samples]) -> Samples:
-        """All samples."""
-        views = zip(self.recipe.views, begun, strict=True)
+    def _samples(self, shared: list[Samples]) -> Samples:
+        views = zip(self.recipe.views, shared, strict=True)
         return join([follow(view.online[self.common(view) :], x, self.online) for view, x in views if view.online])
 
     def common(self, view: View) -> int:
@@ -109,3 +100,12 @@ class Learner(nn.Module):
         self.recipe.target.update(self.online, self.target)
         if self.target.support is not None:
             self.target.support.store()
+
+    def health(self) -> dict[str, Float[Tensor, ""]]:
+        """How the last batch looks, over all ranks, and how far the branches are apart; for those who watch over it."""
+        assert self.latest is not None, "there is no batch yet"
+        samples, targets = self.latest
+        found = health.measure(samples.x, targets.x, self.recipe.meetings())
+        if self.momentum is not None:
+            found["health/drift"] = health.drift(self.online, self.momentum)
+        return found

@@ -9,6 +9,7 @@ import torch
 
 from fastmoco.distributed import grouped
 from fastmoco.engine import Engine
+from fastmoco.learner import Learner
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
 
@@ -51,7 +52,7 @@ def largest(recipe: Recipe, run: Run) -> int:
 def _try(recipe: Recipe, run: Run, batch: int) -> None:
     """Two steps on blank views."""
     torch.cuda.empty_cache()
-    engine = Engine(recipe, replace(run.gear, compile=False, graph=False))
+    engine = Engine(Learner(recipe), replace(run.gear, compile=False, graph=False))
     engine.start()
     shapes = [(view.count, batch, 3, view.size, view.size) for view in recipe.views]
     for _ in range(2):  # the second has the optimiser's state, too

@@ -2,13 +2,13 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
 
-from fastmoco import __began__, checkpoint, distributed, health, optim
+from fastmoco import __began__, checkpoint, distributed, optim
 from fastmoco.album import Unreadable
 from fastmoco.commentary import Commentary
 from fastmoco.draws import Draws
@@ -17,10 +17,10 @@ from fastmoco.evaluate.judge import Judge
 from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal
+from fastmoco.learner import Learner
 from fastmoco.loader import Batch, Loader, Resident, Way, choose
 from fastmoco.meeting import losses_told, orphaned, restarted
 from fastmoco.meter import Meter
-from fastmoco.pairs import meetings
 from fastmoco.recipe import Recipe
 from fastmoco.run import Run
 from fastmoco.weights import FILE, noted, save_encoder
@@ -36,12 +36,13 @@ class Training:
             recipe.views, recipe.batch, recipe.epochs, run.seed, len(source.train), rank=rank, world=ranks
         )
         torch.manual_seed(run.seed)
-        self.engine = Engine(recipe, run.gear)
-        self.learner = self.engine.learner
+        self.learner = Learner(recipe)  # on the CPU: a seed then means the same weights everywhere
+        self.engine = Engine(self.learner, run.gear)
         self.step = 0
         self.saved = -1  # the step of the newest checkpoint
         self.meter = Meter(run.device)
         self.loader: Loader | None = None
+        self.batches: Generator[Batch, None, None] | None = None  # of the loader, when it has begun
         self.way: Way = run.loader  # which loader; "auto" only until it is chosen, so that a restart takes the same
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
@@ -134,10 +135,11 @@ class Training:
             self.engine.release()
 
     def _stop_loading(self) -> None:
-        if self.loader is not None:
+        if self.batches is not None:
             self.batches.close()
 
     def _fetch(self) -> Batch:
+        assert self.batches is not None
         with self.meter.waiting():
             return next(self.batches)
 
@@ -246,18 +248,13 @@ class Training:
         self.meter.pool()
         self._refuse_broken()
         numbers = self.meter.read(self.recipe.batch)  # before it takes time to measure health
-        assert self.learner.latest is not None
-        samples, targets = self.learner.latest
-        met = meetings(self.recipe.pairs, samples.seen, targets.seen)
         values = {
             **numbers,
             "train/lr": float(self.engine.optimizer.param_groups[0]["lr"]),
             **self.engine.timing(),
             **(self.first or {}),
-            **{name: value.item() for name, value in health.measure(samples.x, targets.x, met).items()},
+            **{name: value.item() for name, value in self.learner.health().items()},
         }
-        if self.learner.momentum is not None:
-            values["health/drift"] = health.drift(self.learner.online, self.learner.momentum).item()
         self.first = {}
         self.commentary.log(self.step, values)
         self.meter.turn()

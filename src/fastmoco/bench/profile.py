@@ -16,6 +16,7 @@ from fastmoco.bench.clock import finish
 from fastmoco.bench.record import circumstances, save
 from fastmoco.bench.step import facts
 from fastmoco.engine import Engine, Gear
+from fastmoco.learner import Learner
 from fastmoco.recipe import Recipe
 from fastmoco.report import print_table
 
@@ -38,7 +39,7 @@ REST = "rest"
 def measure(recipe: Recipe, gear: Gear, out: str, about: Mapping[str, Any], commit: str = "") -> dict[str, Any]:
     """Our step, not recorded, taken apart."""
     gear = replace(gear, graph=False)
-    engine = Engine(recipe, gear)
+    engine = Engine(Learner(recipe), gear)
     engine.start()
     shapes = [(view.count, recipe.batch, 3, view.size, view.size) for view in recipe.views]
     views = [torch.randn(shape, device=gear.device) for shape in shapes]

@@ -21,6 +21,7 @@ from fastmoco.bench.clock import compete, enter
 from fastmoco.bench.record import conclude
 from fastmoco.contrast import InfoNCE
 from fastmoco.engine import Engine, Gear
+from fastmoco.learner import Learner
 from fastmoco.methods import both, encode, mocov3
 from fastmoco.recipe import Recipe
 from fastmoco.target import Momentum
@@ -77,7 +78,7 @@ def working(recipe: Recipe, gear: Gear, exact: bool = False) -> Callable[[], Cal
 def stepping(recipe: Recipe, gear: Gear, exact: bool = False) -> Callable[[Sequence[Tensor]], object]:
     """An engine's step. If it is to be exact, with matrix products in full float32, as torch has it by default."""
     torch.manual_seed(0)
-    engine = Engine(recipe, gear)
+    engine = Engine(Learner(recipe), gear)
     engine.start()
 
     def step(views: Sequence[Tensor]) -> object:

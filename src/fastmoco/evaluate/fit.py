@@ -103,7 +103,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
         for x, labels in examples:
             for group, rate in zip(optimizer.param_groups, full, strict=True):
                 group["lr"] = rate * course.rate(step / steps)
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16 and not classifier.frozen):
                 scores = network(x)
             optimizer.zero_grad()
             torch.autograd.backward(_loss(scores.float(), labels, ranks))
