@@ -26,6 +26,12 @@ USUAL = {
 OTHERS = "pocket/photos"
 MOST_EPOCHS = 1_000_000
 
+# Flags that a run takes as they are.
+AS_IS = (
+    *("loader", "seed", "log_every", "save_every", "keep_every", "knn_every"),
+    *("recompute", "micro", "decode"),
+)
+
 # In Python a list of words, or values by name; on the command line several at once, and the flag several times.
 Settings = Annotated[
     Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...], ...],
@@ -100,7 +106,7 @@ def pretrain(
 
     from fastmoco import data as sets
     from fastmoco import run as runs
-    from fastmoco.distributed import in_turn, launched, same, together, world
+    from fastmoco.distributed import in_turn, same, together, world
     from fastmoco.launch import check, launch
     from fastmoco.meeting import joined
 
@@ -108,13 +114,7 @@ def pretrain(
     if recipe_base and not recipe:
         raise ValueError(f"--recipe-base {recipe_base}: add --recipe, the row whose method is trained in its setting")
     row = _named(recipe) or USUAL.get(data, OTHERS)
-    if type(micro) is not int:
-        raise ValueError(f"micro={micro!r}: use a whole number")
-    parts = (word(data), word(title(row)), f"in-{word(recipe_base)}" if recipe_base else "")
-    path = Path(out or f"runs/{'-'.join(filter(None, dict.fromkeys(parts)))}")
-    if fresh and launched():
-        raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")
-    path = runs.fresh(path) if fresh else path
+    path = _place(data, row, recipe_base, out, fresh)
     if check(devices, device):
         if not isinstance(row, str):
             raise ValueError(f"devices={devices}: its processes do not see a recipe in Python; give 'file.py:name'")
@@ -127,23 +127,8 @@ def pretrain(
         with together():
             made = compose(row, flat(set), epochs, batch, encoder, size, recipe_base)
             runs.refuse_uneven_batch(made.batch, world())
-            chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
-            run = runs.Run(
-                device=chosen,
-                bf16=bf16,
-                compile=compiled,
-                loader=loader,
-                workers=readers,
-                seed=seed,
-                log_every=log_every,
-                save_every=save_every,
-                keep_every=keep_every,
-                knn_every=knn_every,
-                world=world(),
-                graph=runs.records_steps(graph, made, chosen, thrifty=recompute or micro > 0),
-                recompute=recompute,
-                micro=micro,
-                decode=decode,
+            run = runs.circumstances(
+                made, device, precision, compile, graph, workers, **{name: given[name] for name in AS_IS}
             )
         with together(), in_turn():
             source = sets.find(data, download)
@@ -153,6 +138,18 @@ def pretrain(
         named = title(row, recipe_base) + ", changed" * (made != start(row, recipe_base))
         _train(made, run, source, path, data, named)
     return path
+
+
+def _place(data: str, row: "str | Row", base: str, out: str, fresh: bool) -> Path:
+    """The run folder."""
+    from fastmoco import run
+    from fastmoco.distributed import launched
+
+    if fresh and launched():
+        raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")
+    parts = (word(data), word(title(row)), f"in-{word(base)}" if base else "")
+    path = Path(out or f"runs/{'-'.join(filter(None, dict.fromkeys(parts)))}")
+    return run.fresh(path) if fresh else path
 
 
 def _train(recipe: "Recipe", run: "Run", source: "Source", path: Path, data: str, named: str) -> None:
