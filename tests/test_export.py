@@ -68,9 +68,10 @@ def pasted(capsys):
 
 
 def distance(net, other, size=64):
+    """In the mode that each is in."""
     x = torch.randn(2, 3, size, size)
     with torch.no_grad():
-        return (net.eval()(x) - other.eval()(x)).abs().max().item()
+        return (net(x) - other(x)).abs().max().item()
 
 
 @pytest.mark.parametrize("to", ["torchvision", "timm", "safetensors", "hub-folder"])

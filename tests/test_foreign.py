@@ -149,6 +149,7 @@ def test_every_layout_is_imported_exactly(tmp_path, monkeypatch, capsys, online,
     scope = {}
     exec(told.partition("\n\n")[2], scope)  # the printed lines
     assert scope["encoder"].state_dict()["layer4.1.conv2.weight"].equal(online["layer4.1.conv2.weight"])
+    assert not scope["encoder"].training
 
 
 @pytest.mark.parametrize("layout", ["Fast-MoCo", "moco-v3", "MoCo v1 or v2"])

@@ -103,7 +103,7 @@ def test_the_lines_that_are_printed_load_the_encoder(tmp_path, name):
     names = {}
     exec(snippet(tmp_path / "encoder.safetensors", name), names)
     x = torch.randn(2, 3, 32, 32)
-    assert names["encoder"].eval()(x).equal(made.net.eval()(x))
+    assert names["encoder"](x).equal(fastmoco.load(tmp_path)(x))
 
 
 def test_the_run_ends_with_the_encoder_and_those_lines(done):

@@ -114,9 +114,11 @@ def snippet(path: Path, name: str) -> str:
         builder, _, stem = name.partition("-")
         lines = ["import torch", "import torchvision", *_LOADER, f"encoder = torchvision.models.{builder}()"]
         lines += [*(SMALL_STEM if stem else ()), "encoder.fc = torch.nn.Identity()"]
-    return "\n".join([*lines, f'encoder.load_state_dict(load_file("{path}"))'])
+    return "\n".join([*lines, f'encoder.load_state_dict(load_file("{path}"))', EVAL])
 
 
+# A network is made in train mode, in which the embedding of an image depends on the others of its batch.
+EVAL = "encoder.eval()"
 _LOADER = ("from safetensors.torch import load_file", "")
 # As in encoder.py, for those who have not got it.
 SMALL_STEM = (
