@@ -236,6 +236,8 @@ def sets(images, tmp_path_factory):
         (("knn", "RUN", "IMAGES", "--out", "SETS/names.txt/results.json"), "names.txt"),
         (("finetune", "RUN", "IMAGES", "--labels", 2), "--labels 2: use a part above 0"),
         (("finetune", "RUN", "IMAGES", "--labels", 0), "--labels 0: use a part above 0"),
+        (("finetune", "RUN", "IMAGES", "--labels", ""), "--labels '': use a part above 0"),
+        (("semi", "RUN", "IMAGES", "--labels", ""), "--labels '': use a part above 0"),
         (("finetune", "RUN", "IMAGES", "--labels", "SETS/names.txt"), "none of the 1 names in"),
         (("finetune", "RUN", "IMAGES", "--labels", "SETS/nothing.txt"), "names no images"),
         (("finetune", "RUN", "IMAGES", "--labels", "SETS/absent.txt"), "absent.txt: no such list"),

@@ -75,7 +75,7 @@ class Exam:
         return own if isinstance(own, Linear) else Linear()
 
 
-def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -> Exam:
+def prepare(weights: str, data: str, out: str, terms: Terms, labels: str | None = None) -> Exam:
     """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
     from fastmoco import data as sets
     from fastmoco.distributed import in_turn, leads, together
@@ -88,13 +88,13 @@ def prepare(weights: str, data: str, out: str, terms: Terms, labels: str = "") -
     sight = see(weights, terms)
     with together(), in_turn():
         train, test, words = split(sets.find(data, terms.download), data)
-        part = take(train, labels, terms.seed) if labels else train
+        part = train if labels is None else take(train, labels, terms.seed)
     alike(lambda: [fingerprint(part), fingerprint(test)], f"the images of {data}")
     path = _records(out, sight.found)
     with together():
         if leads():
             _refuse(path)
-    say(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels else ''}")
+    say(f"{sight.words}\n{data}: {words}{f'; labels {labels}: {len(part):,} images' if labels is not None else ''}")
     if terms.recalibrate:
         sight.recalibrate(train)
     encoder, frame, device, workers = sight.found.encoder, sight.frame, sight.device, sight.workers

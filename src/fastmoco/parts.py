@@ -87,6 +87,9 @@ def split(source: Source, data: str) -> tuple[Images, Images, str]:
 
 def take(train: Images, labels: str, seed: int) -> Images:
     """A part of the labelled images: of each class, or by a list."""
+    hint = "use a part above 0 and up to 1, such as 0.01, or a list of files"
+    if not labels:
+        raise ValueError(f"--labels '': {hint}")
     try:
         fraction = float(labels)
     except ValueError:
@@ -94,7 +97,7 @@ def take(train: Images, labels: str, seed: int) -> Images:
             raise ValueError(f"--labels {labels}: no such list; give a file, or a part such as 0.01") from None
         return Part(train, by_list(train, labels))
     if not 0 < fraction <= 1:
-        raise ValueError(f"--labels {labels}: use a part above 0 and up to 1, such as 0.01, or a list of files")
+        raise ValueError(f"--labels {labels}: {hint}")
     return train if fraction == 1 else Part(train, by_fraction(train, fraction, seed))
 
 
