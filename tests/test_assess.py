@@ -282,6 +282,19 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_no_record(
     assert not store.exists()
 
 
+@pytest.mark.parametrize(
+    ("verb", "preset", "words"),
+    [
+        ("linear", "papr", "--preset papr: use suited, paper, paper-20"),
+        ("semi", "tune", "--preset tune: use tuned, paper"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")  # users have no types checked
+def test_python_refuses_a_preset_that_is_not_there(verb, preset, words, run, images):
+    with pytest.raises(ValueError, match=words):
+        evaluate(verb, run, images, preset=preset)
+
+
 def test_a_set_without_held_out_images_holds_every_fifth_out(run, tmp_path, capsys):
     paint(tmp_path / "images", 40, classes=2)
     evaluate("knn", run, tmp_path / "images")

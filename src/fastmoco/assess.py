@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from fastmoco.exam import USUAL, Shared, conclude, latest, prepare
 from fastmoco.flags import Flag, Float, Int, Labelled, Records, Weights, given
 from fastmoco.spread import spread
+
+LinearPreset = Literal["suited", "paper", "paper-20"]
+SemiPreset = Literal["tuned", "paper"]
 
 
 @spread("evaluate knn", latest)
@@ -25,7 +28,7 @@ def linear(
     *,
     cached: Flag = False,
     looks: Int = None,
-    preset: Literal["suited", "paper", "paper-20"] = "suited",
+    preset: LinearPreset = "suited",
     epochs: Int = None,
     lr: Float = None,
     batch: Int = None,
@@ -46,6 +49,7 @@ def linear(
     from fastmoco import protocols
     from fastmoco.evaluate.linear import LOOKS, evaluate, evaluate_cached, suited
 
+    _refuse(preset, get_args(LinearPreset))
     if looks is not None and (looks < 1 or not cached):
         raise ValueError(f"--looks {looks}: use 1 or more, with --cached")
     exam = prepare(weights, data, out, terms)
@@ -64,7 +68,7 @@ def semi(
     data: Labelled,
     *,
     labels: str = "0.01",
-    preset: Literal["tuned", "paper"] = "tuned",
+    preset: SemiPreset = "tuned",
     epochs: Int = None,
     lr: Float = None,
     encoder_lr: Float = None,
@@ -84,6 +88,7 @@ def semi(
     from fastmoco import protocols
     from fastmoco.evaluate.semi import evaluate, evaluate_tuned
 
+    _refuse(preset, get_args(SemiPreset))
     exam = prepare(weights, data, out, terms, labels)
     # Whichever of the paper's two settings is nearer.
     nearer = protocols.semi_1 if exam.share < 0.05 else protocols.semi_10
@@ -124,3 +129,9 @@ def finetune(
     usual = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
     chosen = replace(usual, **given({"lr": lr, "decay": decay, "batch": batch}))
     return conclude(exam, "finetune", f"{chosen}, labels {Path(labels).name}", evaluate(exam.subject, chosen))
+
+
+def _refuse(preset: str, known: tuple[str, ...]) -> None:
+    """In Python a misspelt one would be taken for another."""
+    if preset not in known:
+        raise ValueError(f"--preset {preset}: use {', '.join(known)}")
