@@ -198,7 +198,7 @@ def test_imagenets_weights_are_compared_where_they_can_be_had(images, monkeypatc
     ("flags", "words"),
     [
         (("--seeds", "0"), "--seeds 0"),
-        (("--epochs", "-1"), "epochs=-1: use 1 or more"),
+        (("--epochs", "-1"), "--epochs -1: use 1 or more"),
         (("--device", "cuda:99"), "--device cuda:99"),
         (("--out", "wrong.json"), "wrong.json holds no list of records"),
     ],

@@ -52,10 +52,12 @@ def linear(
     _refuse(preset, get_args(LinearPreset))
     if looks is not None and (looks < 1 or not cached):
         raise ValueError(f"--looks {looks}: use 1 or more, with --cached")
+    flags = given({"epochs": epochs, "lr": lr, "batch": batch})
+    protocols.check(flags, flags=True)
     exam = prepare(weights, data, out, terms)
     named = {"paper": protocols.linear_100, "paper-20": protocols.linear_20}
     chosen = named[preset] if preset in named else suited(exam.linear(), len(exam.subject.train))
-    chosen = replace(chosen, **given({"epochs": epochs, "lr": lr, "batch": batch}))
+    chosen = replace(chosen, **flags)
     if not cached:
         return conclude(exam, "linear", str(chosen), evaluate(exam.subject, chosen))
     count = LOOKS if looks is None else looks
@@ -89,11 +91,12 @@ def semi(
     from fastmoco.evaluate.semi import evaluate, evaluate_tuned
 
     _refuse(preset, get_args(SemiPreset))
+    flags = given({"epochs": epochs, "lr": lr, "encoder_lr": encoder_lr})
+    protocols.check(flags, flags=True)
     exam = prepare(weights, data, out, terms, labels)
     # Whichever of the paper's two settings is nearer.
     nearer = protocols.semi_1 if exam.share < 0.05 else protocols.semi_10
-    flags = {"epochs": epochs, "lr": lr, "encoder_lr": encoder_lr}
-    chosen = replace(nearer, fraction=float(f"{exam.share:.3g}"), **given(flags))
+    chosen = replace(nearer, fraction=float(f"{exam.share:.3g}"), **flags)
     tune = preset == "tuned" and lr is None
     answers = evaluate_tuned(exam.subject, chosen) if tune else evaluate(exam.subject, chosen)
     how = "lr chosen by held-out labels, " if tune else ""
@@ -123,11 +126,12 @@ def finetune(
         batch: 64 by default.
     """
     from fastmoco.evaluate.finetune import evaluate
-    from fastmoco.protocols import Finetune
+    from fastmoco.protocols import Finetune, check
 
+    flags = given({"epochs": epochs, "lr": lr, "decay": decay, "batch": batch})
+    check(flags, flags=True)
     exam = prepare(weights, data, out, terms, labels)
-    usual = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
-    chosen = replace(usual, **given({"lr": lr, "decay": decay, "batch": batch}))
+    chosen = replace(Finetune() if epochs is None else Finetune(steps=0), **flags)
     return conclude(exam, "finetune", f"{chosen}, labels {Path(labels).name}", evaluate(exam.subject, chosen))
 
 

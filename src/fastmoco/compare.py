@@ -47,12 +47,13 @@ def gain(
         lr: of fine-tuning, the same for all; 0.001 by default.
     """
     from fastmoco.distributed import tell
-    from fastmoco.protocols import Finetune
+    from fastmoco.protocols import Finetune, check
 
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: use 1 or more")
-    protocol = Finetune() if epochs is None else replace(Finetune(), epochs=epochs, steps=0)
-    protocol = replace(protocol, **given({"lr": lr}))
+    flags = given({"epochs": epochs, "lr": lr})
+    check(flags, flags=True)
+    protocol = replace(Finetune() if epochs is None else Finetune(steps=0), **flags)
     exam = prepare(weights, data, out, terms)
     chosen = range(terms.seed, terms.seed + seeds)
     records = _measure(exam, _subjects(exam, chosen), chosen, protocol)

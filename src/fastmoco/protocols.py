@@ -1,15 +1,30 @@
 """The paper's evaluation protocols as values (section 4.2 and the appendix)."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+Bound = tuple[Callable[[int | float], bool], str]  # whether a value fits, and what would
 
-def _check(epochs: int, batch: int, lr: float) -> None:
-    for name, value in (("epochs", epochs), ("batch", batch)):
-        if value < 1:
-            raise ValueError(f"{name}={value}: use 1 or more")
-    if not 0 < lr < 1e9:  # beyond, weights overflow at once
-        raise ValueError(f"lr={lr}: use a positive rate, such as 0.1")
+_COUNT: Bound = (lambda value: value >= 1, "use 1 or more")
+_PART: Bound = (lambda value: 0 < value <= 1, "use a part above 0 and up to 1")
+_BOUNDS: dict[str, Bound] = {
+    "epochs": _COUNT,
+    "batch": _COUNT,
+    # Beyond, weights overflow at once.
+    "lr": (lambda value: 0 < value < 1e9, "use a rate above 0 and below 1e9, such as 0.1"),
+    "encoder_lr": (lambda value: 0 <= value < 1e9, "use a rate from 0 to below 1e9"),
+    "fraction": _PART,
+    "decay": _PART,
+}
+
+
+def check(values: Mapping[str, int | float], flags: bool = False) -> None:
+    """Refuse what no protocol can have, by the name of the value or of its flag."""
+    for name, value in values.items():
+        fits, words = _BOUNDS[name]
+        if not fits(value):
+            raise ValueError(f"--{name.replace('_', '-')} {value}: {words}" if flags else f"{name}={value}: {words}")
 
 
 @dataclass(frozen=True)
@@ -21,7 +36,7 @@ class Linear:
     batch: int = 4096
 
     def __post_init__(self) -> None:
-        _check(self.epochs, self.batch, self.lr)
+        check({"epochs": self.epochs, "batch": self.batch, "lr": self.lr})
 
 
 @dataclass(frozen=True)
@@ -35,11 +50,8 @@ class Semi:
     batch: int = 256
 
     def __post_init__(self) -> None:
-        _check(self.epochs, self.batch, self.lr)
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction}: use a part above 0 and up to 1")
-        if not 0 <= self.encoder_lr < 1e9:
-            raise ValueError(f"encoder_lr={self.encoder_lr}: use 0 or more")
+        check({"epochs": self.epochs, "batch": self.batch, "lr": self.lr})
+        check({"fraction": self.fraction, "encoder_lr": self.encoder_lr})
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,7 @@ class Finetune:
     batch: int = 64
 
     def __post_init__(self) -> None:
-        _check(self.epochs, self.batch, self.lr)
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay={self.decay}: use a part above 0 and up to 1")
+        check({"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay})
         if not 0 <= self.warmup < 1 or self.weight_decay < 0 or self.steps < 0:
             raise ValueError(
                 f"warmup={self.warmup}, weight_decay={self.weight_decay}, steps={self.steps}: "
