@@ -229,6 +229,14 @@ def test_a_number_at_the_end_of_every_line_is_a_label(tmp_path):
     assert source.words == "4 images in 3 classes"
 
 
+def test_where_a_line_has_no_number_there_are_no_labels_and_the_numbers_belong_to_no_name(tmp_path):
+    plant(tmp_path, "a.png", "b.png", "c.png")
+    (tmp_path / "list.txt").write_text("a.png 0\nb.png 1\nc.png\n")
+    images = find(str(tmp_path / "list.txt")).train
+    assert names(images, tmp_path) == ["a.png", "b.png", "c.png"]
+    assert images.labels is None
+
+
 def test_a_number_that_belongs_to_the_name_is_no_label(tmp_path):
     plant(tmp_path, "photo 1", "photo 2")
     source = find(write_list(tmp_path, "photo 1", "photo 2"))

@@ -323,3 +323,60 @@ def test_held_out_images_are_counted_class_by_class(labels, every):
     assert held.tolist() == expected
     assert sorted([*rest.tolist(), *expected]) == list(range(len(labels)))
     assert rest.tolist() == sorted(rest.tolist())
+
+
+def plant(root, *names):
+    """Files that are called like images."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"")
+    return root
+
+
+def shard(path, *names):
+    with tarfile.open(path, "w") as tar:
+        for name in names:
+            content = b"0" if name.endswith(".cls") else b""
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def enlist(root, *lines):
+    plant(root, *(line.partition(" ")[0] for line in lines))
+    (root / "list.txt").write_text("# path and class\n" + "\n".join(lines))
+    return root / "list.txt"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda root: plant(root, "a.png", "b.png"), "; put its images into class folders, or give a list"),
+        (lambda root: plant(root, "a/1.png", "a/2.png", "b/3.png"), ": 3 images in 2 folders: classes need two images"),
+        (
+            lambda root: plant(root, "a/1.png", "b/2.png", "3.png"),
+            ": images in no class folder: 1 of 3, such as '3.png'",
+        ),
+        (lambda root: plant(root, "all/1.png", "all/2.png"), ": all are in one folder, 'all'; make one for each class"),
+        (
+            lambda root: enlist(root, "a.png 0", "b.png 1", "c.png"),
+            ": lines without a class number: 1 of 3, such as line 4",
+        ),
+        (lambda root: enlist(root, "a.png 3", "b.png 3"), ": every line has class number 3; give two classes or more"),
+        (
+            lambda root: shard(root / "a.tar", "a.png", "a.cls", "b.png"),
+            ": not every image has a .cls member beside it",
+        ),
+        (
+            lambda root: shard(root / "a.tar", "a.png", "a.cls"),
+            ": all .cls members are alike; give two classes or more",
+        ),
+    ],
+)
+def test_why_a_set_has_no_labels_is_said(tmp_path, make, reason):
+    data = str(make(tmp_path))
+    with pytest.raises(ValueError, match="has no labels") as refused:
+        parts.split(find(data), data)
+    assert str(refused.value).startswith(f"{data} has no labels, which an evaluation needs{reason}")
+    assert "\n" not in str(refused.value)

@@ -45,7 +45,7 @@ def _read_folder(path: str, known: tuple[str, ...] = (), names: Sequence[str] = 
     paths = sorted(_walk(root))
     if paths:
         labels, classes = _number_folders(paths, known)
-        return Files(root, np.array(paths), labels, classes)
+        return Files(root, np.array(paths), labels, classes, "" if labels else _explain(paths))
     files = [os.fsdecode(name) for name in sorted(os.listdir(root))]
     for endings in ((".tar",), shards.COMPRESSED):  # the second only to be refused
         tars = [os.path.join(path, file) for file in files if file.lower().endswith(endings)]
@@ -96,6 +96,21 @@ def _number_folders(paths: list[bytes], known: tuple[str, ...]) -> tuple[Sequenc
     return None, ()
 
 
+def _explain(paths: list[bytes]) -> str:
+    """Why a tree is not one of class folders; nothing where no one would have thought so."""
+    loose = [path for path in paths if b"/" not in path]
+    folders = {path.partition(b"/")[0] for path in paths}
+    if len(loose) == len(paths):
+        return ""
+    if loose:
+        some = f"{len(loose):,} of {len(paths):,}, such as {shards.show(loose[0])!r}"
+        return f"images in no class folder: {some}; move them into one, or away"
+    if len(folders) == 1:
+        only = shards.show(min(folders))
+        return f"all are in one folder, {only!r}; make one for each class, or give it itself if those are in it"
+    return f"{len(paths):,} images in {len(folders):,} folders: classes need two images on average; add some"
+
+
 def _number(
     labels: Sequence[int], names: Sequence[str] = (), known: tuple[str, ...] = ()
 ) -> tuple[Sequence[int] | None, tuple[str, ...]]:
@@ -124,8 +139,11 @@ def read_shards(
     index = shards.build(paths)
     if not len(index):
         raise ValueError(f"no images in the shards {data!r}; known endings: {_KNOWN}")
-    labels, classes = (None, ()) if index.labels is None else _number(index.labels.tolist(), names, known)
-    return Shards(index, labels, classes)
+    if index.labels is None:
+        lack = "not every image has a .cls member beside it, with the number of its class; pack the shards with them"
+        return Shards(index, None, (), lack)
+    labels, classes = _number(index.labels.tolist(), names, known)
+    return Shards(index, labels, classes, "" if labels else "all .cls members are alike; give two classes or more")
 
 
 def _read_list(path: str) -> Files:
@@ -136,8 +154,8 @@ def _read_list(path: str) -> Files:
             )
         file.seek(0)
         text = file.read().removeprefix(b"\xef\xbb\xbf")  # some editors of Windows put it there
-    lines = [line.strip() for line in text.split(b"\n")]
-    lines = [line for line in lines if line and not line.startswith(b"#")]
+    every = [line.strip() for line in text.split(b"\n")]
+    lines = [line for line in every if line and not line.startswith(b"#")]
     if not lines:
         raise ValueError(f"the list {path!r} names no images; write one path a line")
     root = os.path.dirname(os.fsencode(path))
@@ -147,11 +165,17 @@ def _read_list(path: str) -> Files:
 
     whole = exist(lines)
     ends = [re.fullmatch(rb"(.*\S)\s+(-?\d{1,18})", line) for line in lines]
-    split = [(end[1], int(end[2])) for end in ends if end]
+    names = [end[1] if end else line for end, line in zip(ends, lines, strict=True)]
     # "holiday 2.jpg 3" has a label and "holiday 2" may be a name: the files themselves decide.
-    if len(split) == len(lines) and exist([name for name, _ in split]) > whole:
-        labels, classes = _number([label for _, label in split])
-        return Files(root, np.array([name for name, _ in split]), labels, classes)
+    if exist(names) > whole:
+        without = [line for end, line in zip(ends, lines, strict=True) if not end]
+        if without:
+            some = f"{len(without):,} of {len(lines):,}, such as line {every.index(without[0]) + 1:,}"
+            return Files(root, np.array(names), None, (), f"lines without a class number: {some}; add it to them")
+        numbers = [int(end[2]) for end in ends if end]
+        labels, classes = _number(numbers)
+        lack = "" if labels else f"every line has class number {numbers[0]}; give two classes or more"
+        return Files(root, np.array(names), labels, classes, lack)
     if not whole:
         raise ValueError(
             f"none of the first {min(100, len(lines))} files named in {path!r} exists, such as "

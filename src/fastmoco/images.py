@@ -52,6 +52,7 @@ class Source:
     val: Images | None  # held-out images with labels
     words: str  # one phrase for people
     unlabelled: Images | None = None  # held-out images without labels, which judge nothing
+    lack: str = ""  # why `train` has no labels, and what to do about it, where that can be told
 
 
 def put_together(train: Images, val: Images | None = None) -> Source:
@@ -61,7 +62,7 @@ def put_together(train: Images, val: Images | None = None) -> Source:
         words = describe(train, labelled, None)
         if labelled is not None and val is not None:
             words += f"; {len(val):,} apart from them have no labels and judge nothing"
-        return Source(train, labelled, None, words, val)
+        return Source(train, labelled, None, words, val, train.lack if isinstance(train, Files | Shards) else "")
     numbers = {name: number for number, name in enumerate(train.classes)}
     strange = [name for name in val.classes if name not in numbers]
     if strange:
@@ -170,6 +171,7 @@ class Files:
     paths: Shaped[np.ndarray, " images"]  # as bytes of fixed width
     labels: Sequence[int] | None
     classes: tuple[str, ...]
+    lack: str = ""  # as in Source
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -200,6 +202,7 @@ class Shards:
     index: shards.Index
     labels: Sequence[int] | None
     classes: tuple[str, ...]
+    lack: str = ""  # as in Source
 
     def __len__(self) -> int:
         return len(self.index)

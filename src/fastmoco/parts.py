@@ -61,10 +61,9 @@ def hold_out(
 def split(source: Source, data: str) -> tuple[Images, Images, str]:
     """Labelled images to learn from and held-out ones, and what to say of them."""
     if source.labelled is None or source.labelled.labels is None:
-        raise ValueError(
-            f"{data} has no labels, which an evaluation needs; put its images into class folders, or give a list with "
-            "a class number after each path"
-        )
+        usual = "; put its images into class folders, or give a list with a class number after each path"
+        reason = f": {source.lack}" if source.lack else usual
+        raise ValueError(f"{data} has no labels, which an evaluation needs{reason}")
     train, words = source.labelled, source.words
     if source.val is not None:
         assert source.val.labels is not None
