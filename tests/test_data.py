@@ -455,6 +455,11 @@ def test_integers_of_32_bits_are_taken_for_16():
     assert np.asarray(decode(PIL.Image.fromarray(deep), "TIFF"))[0, :, 0].tolist() == [0, 0, 1, 255, 255]
 
 
+def test_floats_of_an_unknown_range_are_no_image():
+    with pytest.raises(ValueError, match="float pixels, of which no one says what is white; save it with 8 or 16 bits"):
+        decode(PIL.Image.fromarray(np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)), "TIFF")
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
 def test_every_mode_becomes_rgb(mode):
     image = decode(picture(0).convert("L").convert(mode), "PNG")

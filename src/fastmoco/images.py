@@ -124,6 +124,8 @@ def load(image: Image, shrink: int = 1) -> Image:
     """The pixels, as RGB. A JPEG is made smaller by `shrink`, of 1, 2, 4 and 8, which spares most of the work."""
     if shrink > 1:
         image.draft(None, (image.width // shrink, image.height // shrink))
+    if image.mode == "F":  # PIL would cut off what is beyond 0 to 255, so that pixels from 0 to 1 turn black
+        raise ValueError("it has float pixels, of which no one says what is white; save it with 8 or 16 bits")
     image.load()
     if image.mode == "I" or image.mode.startswith("I;16"):
         # PIL would turn all above 255 white.
