@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+import fastmoco
 from fastmoco.cli import VERBS, main
 from fastmoco.launch import check
 from fastmoco.recipes import rows
@@ -61,6 +62,15 @@ def test_help_needs_no_torch(arguments):
     assert done.returncode == 0
     assert "usage: fastmoco" in done.stdout
     assert not {"torch", "torchvision", "timm"} & loaded(done)
+
+
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_the_version_is_one_line_and_needs_no_torch(word):
+    done = run(word)
+    assert done.returncode == 0
+    told, imported = done.stdout.splitlines()
+    assert told.startswith(f"fastmoco {fastmoco.__version__}, torch ")
+    assert "torch" not in imported.split()
 
 
 def test_recipes_lists_every_row_without_building_an_encoder():

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import importlib.metadata
 import io
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fastmoco import assess, compare, speed
+from fastmoco import __version__, assess, compare, speed
 from fastmoco.command import Settings, flat, pretrain, start, title
 from fastmoco.demo import demo
 from fastmoco.embedding import embed
@@ -121,6 +122,8 @@ def _together() -> contextlib.AbstractContextManager[None]:
 
 def _read(words: list[str]) -> Callable[[], object]:
     """What the words ask for, ready to be run."""
+    if words in (["--version"], ["-V"], ["version"]):
+        return functools.partial(print, f"fastmoco {__version__}, torch {importlib.metadata.version('torch')}")
     verb = next((verb for verb in VERBS if words[: len(verb.split())] == verb.split()), None)
     if verb in ALONE and os.environ.get("WORLD_SIZE", "1") != "1":
         raise ValueError(f"fastmoco {verb} is work for one process; start it without torchrun")
@@ -135,7 +138,7 @@ def _read(words: list[str]) -> Callable[[], object]:
     tyro.extras.subcommand_cli_from_dict(
         verbs or VERBS,
         prog="fastmoco",
-        description="Fast-MoCo: self-supervised learning with combinatorial patches.",
+        description="Fast-MoCo: self-supervised learning with combinatorial patches. --version tells which.",
         args=["--help"],
     )
     raise AssertionError("the help ends the process")
