@@ -152,6 +152,7 @@ def test_a_users_own_file_is_listed_and_shown(own, here):
             "text/adamw in pocket/cifar10: AdamW is part of this row, and the base has SGD; take another base",
         ),
         (("show", "text/max", "--recipe-base", "pocket/cifar"), "unknown row 'pocket/cifar'; the nearest known:"),
+        (("sweep", "table4a", "--set"), "fastmoco: --set: give NAME=VALUE after it"),
         (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),
         (
             ("report", "a", "--batch", "32", "b"),
@@ -233,6 +234,8 @@ def test_the_help_of_pretrain_fits_two_screens_and_says_what_every_flag_does():
         (("shapes", "--batch", "6000"), "batch 6000 is larger than the 5000 images; use --batch 4096"),
         (("shapes", "--set", "optim.rl=1"), "unknown SGD field 'rl'; the nearest known: lr"),
         (("shapes", "--set", "optim.lr"), "not NAME=VALUE"),
+        (("shapes", "--set"), "fastmoco: --set: give NAME=VALUE after it, such as optim.lr=0.15"),
+        (("shapes", "--set", "optim.lr=1", "--set", "--epochs", "1"), "fastmoco: --set: give NAME=VALUE after it"),
         (("shapes", "--recipe", "pocket/shape"), "unknown row 'pocket/shape'; the nearest known: pocket/shapes"),
         (("shapes", "--size", "33"), "33x33 pixels do not divide by 2; use a view of 34"),
         (("cifar10",), "cifar10 is not in"),
