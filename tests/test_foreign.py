@@ -285,7 +285,7 @@ def write_own(path):
     ("write", "words"),
     [
         (None, "no file at"),
-        (write_own, "is a checkpoint of fastmoco itself; give it to evaluate, embed or export as it is"),
+        (write_own, "is a checkpoint of fastmoco itself; other commands and fastmoco.load take it as it is"),
         (write_text, "is damaged, or no file of torch"),
         (write_flipped, "is damaged: its checksums differ"),
         (write_list, "holds a list and no weights by name"),

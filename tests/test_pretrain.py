@@ -85,6 +85,19 @@ def test_the_encoder_loads_here_and_in_its_own_library(done):
     assert fastmoco.load(done / "encoder.safetensors")(x).equal(ours(x))
 
 
+def test_a_checkpoint_and_the_momentum_copy_are_loaded_in_python(done, tmp_path):
+    last, x = done / "checkpoints" / "last.pt", torch.randn(2, 3, 32, 32)
+    online, target = fastmoco.load(last), fastmoco.load(done, branch="target")
+    assert online(x).equal(fastmoco.load(done)(x))
+    assert target(x).equal(fastmoco.load(last, branch="target")(x))
+    assert not target(x).equal(online(x))
+    assert not target.training
+    lone = shutil.copy(last, tmp_path)
+    assert fastmoco.load(lone, encoder="timm/test_resnet")(x).equal(online(x))
+    with pytest.raises(ValueError, match=r"no encoder at '.*absent'; give a run folder, a checkpoint or"):
+        fastmoco.load(tmp_path / "absent")
+
+
 def test_a_torchvision_encoder_has_torchvisions_keys(images, tmp_path):
     import torchvision
     from safetensors.torch import load_file

@@ -14,9 +14,18 @@ from fastmoco.command import pretrain
 if TYPE_CHECKING:
     from torch import nn
 
+    from fastmoco.flags import Side
 
-def load(path: "str | os.PathLike[str]") -> "nn.Module":
-    """The encoder of a run folder or of an encoder.safetensors: a torchvision or timm model that makes embeddings."""
-    from fastmoco import weights  # late, as torch is slow to import
 
-    return weights.load(path)
+def load(path: "str | os.PathLike[str]", *, branch: "Side" = "online", encoder: str = "") -> "nn.Module":
+    """The encoder of a run folder, a checkpoint or an encoder.safetensors: a torchvision or timm model in eval mode.
+
+    `branch="target"` is the momentum copy; `encoder` says what a checkpoint outside its run folder holds.
+    """
+    from fastmoco.pretrained import find  # late, as torch is slow to import
+
+    place = os.path.expanduser(path)
+    if not os.path.exists(place):
+        raise ValueError(f"no encoder at {str(path)!r}; give a run folder, a checkpoint or an encoder.safetensors")
+    net: nn.Module = find(place, branch=branch, encoder=encoder).encoder.net
+    return net

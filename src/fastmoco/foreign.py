@@ -126,7 +126,10 @@ def read(file: Path) -> "dict[str, Tensor]":
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{file} holds a {type(content).__name__} and no weights by name; give a state dict")
     if {"format", "step", "learner"} <= content.keys():
-        raise ValueError(f"{file} is a checkpoint of fastmoco itself; give it to evaluate, embed or export as it is")
+        raise ValueError(
+            f"{file} is a checkpoint of fastmoco itself; other commands and fastmoco.load take it as it is, and "
+            "`fastmoco export` with --to safetensors makes an encoder file of it"
+        )
     for key, value in content.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{file} has {str(key)!r}, which is no weight but of type {type(value).__name__}")
