@@ -45,9 +45,12 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path,
     if damage == "flip":  # one bit in the middle of the weights, which torch alone would not notice
         content[len(content) // 2] ^= 1
     last.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "flip": content, "text": b"hello"}[damage])
+    with pytest.raises(ValueError, match=r"last.pt is damaged: .*; give .*/previous.pt, the one before$"):
+        checkpoint.load(last)
     step, notes = newest(tmp_path)
     assert step == 1
     assert "last.pt is damaged" in notes[0]
+    assert "give" not in notes[0]
     assert notes[1] == "going on from previous.pt, step 1"
 
 
@@ -89,7 +92,7 @@ def test_a_checkpoint_that_pickles_a_callable_is_refused_in_one_line_and_not_run
 
 def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
     torch.save({"model": 1}, tmp_path / "last.pt")
-    with pytest.raises(ValueError, match="is not a checkpoint of this version"):
+    with pytest.raises(ValueError, match=r"is not a checkpoint of this version of fastmoco; give another$"):
         checkpoint.load(tmp_path / "last.pt")
 
 

@@ -63,7 +63,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> State | None:
     found = [path for path in (folder / "last.pt", folder / "previous.pt", *kept) if path.exists()]
     for place, path in enumerate(found):
         try:
-            state = load(path)
+            state = _read(path)
         except ValueError as error:
             say(str(error))
         else:
@@ -79,6 +79,15 @@ def newest(folder: Path, say: Callable[[str], None]) -> State | None:
 
 def load(path: Path) -> State:
     """One checkpoint, or a line that says why not. Code in it is refused, not run."""
+    try:
+        return _read(path)
+    except ValueError as error:
+        before = path.with_name("previous.pt")
+        fix = f"give {before}, the one before" if before.is_file() and before != path else "give another"
+        raise ValueError(f"{error}; {fix}") from None
+
+
+def _read(path: Path) -> State:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch itself does not compare checksums
