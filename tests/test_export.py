@@ -103,6 +103,14 @@ def test_an_encoder_file_is_exported_exactly(tmp_path, files):
     assert distance(load(path), load(files / "resnet18-small.safetensors")) == 0
 
 
+def test_a_file_goes_into_a_folder_with_a_slash_and_a_hub_folder_is_that_folder(tmp_path, files):
+    weights = str(files / "timm-test_resnet.safetensors")
+    path = export(weights, to="timm", out=f"{tmp_path}/new/")
+    assert path == tmp_path / "new" / "test_resnet.timm.safetensors"
+    assert path.is_file()
+    assert export(weights, to="hub-folder", out=f"{tmp_path}/hub/") == tmp_path / "hub"
+
+
 def test_a_torchvision_file_holds_nothing_but_weights(tmp_path, files):
     path = export(str(files / "resnet18.safetensors"), to="torchvision", out=str(tmp_path / "a.pth"))
     assert torch.load(path, weights_only=True).keys() == encoder.build("resnet18").net.state_dict().keys()

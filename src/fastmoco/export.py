@@ -30,7 +30,8 @@ def export(
     Args:
         to: a state dict for torchvision (.pth), timm (.safetensors) or detectron2 (.pkl); an ONNX graph; the encoder
             file of this package; or a folder for the Hugging Face hub, with a model card.
-        out: the file or folder; by default export/ in the run folder, or the current folder, and a plain name.
+        out: the file or hub folder, or FOLDER/ to put a file of the usual name into; by default export/ in the run
+            folder, or the current folder.
         encoder: resnet50, resnet18-small, timm/NAME, ..., where WEIGHTS does not say.
         branch: target is the momentum copy, of a run folder or a checkpoint.
         size: pixels of the images to compare on, and of an ONNX graph; by default those that it has learnt from.
@@ -50,7 +51,10 @@ def export(
     form = FORMATS[to]
     form.refuse(found.name)
     found.encoder.admit(found.size, found.size)
-    path = Path(out).expanduser() if out else _place(found, branch, form.ending)
+    usual = _place(found, branch, form.ending)
+    path = Path(out).expanduser() if out else usual
+    if str(out).endswith("/") and to != "hub-folder":
+        path /= usual.name
     _refuse_place(path, overwrite, folder=to == "hub-folder")
     room(path.parent, "--out")
     # Beside its place until it is known to be right; what goes wrong is removed with the folder.
