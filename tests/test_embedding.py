@@ -124,7 +124,16 @@ def test_unreadable_images_are_left_out_and_counted(run, images, tmp_path, capsy
     assert found["path"].tolist() == paths
     assert found["label"].tolist() == [Path(path).parent.name for path in paths]
     np.testing.assert_allclose(found["embedding"], make_by_hand(run, paths), rtol=1e-4, atol=1e-5)
-    assert "14 embeddings of 96 numbers are in features.npz; 2 images cannot be read" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()[-2:]
+    reason = f"{bad[0]}: cannot identify image file; see features-bad_images.txt"
+    assert said[0] == f"images that cannot be read and are left out: 2, such as {reason}"
+    assert said[1] == "14 embeddings of 96 numbers are in features.npz"
+    lines = Path("features-bad_images.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == list(map(str, bad))
+    for path in bad:
+        shutil.copy(images / path.relative_to(folder), path)
+    embed(str(run), str(folder), overwrite=True, terms=CPU)
+    assert not Path("features-bad_images.txt").exists()
 
 
 def test_names_of_all_kinds_are_kept(run, tmp_path):

@@ -50,18 +50,19 @@ def embed(
     splits = {"train": source.train, "val": source.val or source.unlabelled}
     if source.labelled is not source.train:  # labelled images apart from those to learn from, as in stl10
         splits["labelled"] = source.labelled
-    parts, bad = [], 0
+    parts: list[Columns] = []
+    bad: dict[str, str] = {}
     for split, images in splits.items():
         if images is not None:
             gallery = Gallery(images, sight.frame, sight.workers)
             found = embedded(sight.found.encoder, gallery, sight.device, f"embedding {split}")
             parts.append(_columns(split, images, found))
-            bad += len(gallery.bad)
+            bad |= {images.name(place): reason for place, reason in sorted(gallery.bad.items())}
     tell(lambda: _write(path, parts, bad))
     return path
 
 
-def _write(path: Path, parts: "list[Columns]", bad: int) -> None:
+def _write(path: Path, parts: "list[Columns]", bad: dict[str, str]) -> None:
     import numpy as np
 
     from fastmoco.checkpoint import write
@@ -70,7 +71,14 @@ def _write(path: Path, parts: "list[Columns]", bad: int) -> None:
     content = _npz(columns) if path.suffix == ".npz" else _parquet(columns)
     write(path, lambda file: file.write(content))
     count, width = columns["embedding"].shape
-    print(f"{count:,} embeddings of {width:,} numbers are in {path}{f'; {bad:,} images cannot be read' if bad else ''}")
+    listed = path.with_name(f"{path.stem}-bad_images.txt")
+    listed.unlink(missing_ok=True)  # that of an earlier file
+    if bad:
+        name, reason = next(iter(bad.items()))
+        text = "".join(f"{' '.join(name.split())}\t{reason}\n" for name, reason in bad.items())
+        write(listed, lambda file: file.write(text.encode(errors="surrogateescape")))
+        print(f"images that cannot be read and are left out: {len(bad):,}, such as {name}: {reason}; see {listed}")
+    print(f"{count:,} embeddings of {width:,} numbers are in {path}")
 
 
 def _refuse(path: Path, overwrite: bool) -> None:
