@@ -133,7 +133,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
         "itself.png",
     ]
     for index in (2, 5):
-        with pytest.raises(OSError, match=r"nowhere|itself"):
+        with pytest.raises(OSError, match=r"^No such file or directory$|^Too many levels of symbolic links$"):
             train.read(index)
 
 
@@ -211,7 +211,7 @@ def test_a_list_keeps_its_order_and_skips_blanks_and_remarks(tmp_path, monkeypat
         source = find(write_list(tmp_path, *lines, end=end))
         assert names(source.train, tmp_path) == ["sub/a b.png", "b.png", "ü.png", "gone.png", "sub/a b.png"]
         assert [source.train.read(i).getpixel((0, 0))[0] for i in (0, 1, 2, 4)] == [1, 0, 2, 1]
-        with pytest.raises(FileNotFoundError, match="gone"):
+        with pytest.raises(FileNotFoundError):
             source.train.read(3)
         assert source.words == "5 images without labels"
     monkeypatch.chdir(tmp_path)
@@ -503,6 +503,13 @@ def encode_noise():
     stream = io.BytesIO()
     PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(stream, "JPEG")
     return stream.getvalue()
+
+
+def test_a_file_that_is_gone_says_so_and_no_more(tmp_path):
+    images = find(str(plant(tmp_path, "a.png", "b.png"))).train
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(OSError, match=r"^No such file or directory$"):
+        images.read(1)
 
 
 def test_a_bad_file_leaves_nothing_open(tmp_path):

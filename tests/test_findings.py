@@ -50,7 +50,7 @@ def spell(**changes):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("no json", "Expecting value"),
+        ("no json", "it is no JSON; remove the line"),
         ('{"a": 1}', "it has no 'recipe'"),
         ("[1]", ""),
         (spell(recipe="Encode()"), "its recipe is a Encode"),

@@ -182,8 +182,11 @@ class Files:
         return decode(self.fetch(index))
 
     def fetch(self, index: int) -> bytes:
-        with open(self._path(index), "rb") as file:
-            return file.read()
+        try:
+            with open(self._path(index), "rb") as file:
+                return file.read()
+        except OSError as error:  # which would name the file again, and as bytes
+            raise type(error)(error.strerror) from None
 
     def name(self, index: int) -> str:
         return shards.show(self._path(index))

@@ -23,8 +23,10 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         records = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be added to: {error}; give another --out") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be added to: {error.strerror}; give another --out") from None
+    except ValueError:
+        raise ValueError(f"{path} is no results file, so nothing can be added; give another --out") from None
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError(f"{path} holds no list of records, so nothing can be added; give another --out")
     return records

@@ -102,6 +102,8 @@ def _parse(line: str, where: str) -> Finding:
         return Finding(**{**known, **times, "recipe": recipe, "results": results, "curve": curve})
     except KeyError as error:
         raise ValueError(f"{where} is no finding of a sweep: it has no {error}; remove the line") from None
+    except json.JSONDecodeError:
+        raise ValueError(f"{where} is no finding of a sweep: it is no JSON; remove the line") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{where} is no finding of a sweep: {error}; remove the line") from None
 
