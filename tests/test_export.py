@@ -307,7 +307,8 @@ def load_nothing(path, found):
         (load_other, r"--to timm: a.safetensors was removed, as its embeddings differ by"),
         (
             load_nothing,
-            r"--to timm: timm/test_resnet cannot be written and loaded back: Missing key\(s\) in state_dict",
+            r"--to timm: timm/test_resnet cannot be written and loaded back: Missing key\(s\) in state_dict; "
+            r"use --to safetensors$",
         ),
     ],
 )
@@ -320,6 +321,13 @@ def test_what_is_not_the_same_when_it_is_loaded_back_is_removed(tmp_path, monkey
     assert "\n" not in str(refused.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"]
     assert out.read_text() == "the one before"
+
+
+def test_what_timm_renames_in_a_hub_folder_goes_to_timm_as_a_file(tmp_path):
+    weights = "random/timm/swin_tiny_patch4_window7_224"
+    with pytest.raises(ValueError, match=r"Missing key\(s\) in state_dict: .* \.\.\.; use --to timm$"):
+        export(weights, to="hub-folder", out=str(tmp_path / "hub"))
+    assert export(weights, to="timm", out=str(tmp_path / "a.safetensors")).is_file()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fastmoco.flags import Flag, Int, Side, Str, Weights
@@ -83,8 +84,12 @@ def _make(fresh: Path, to: str, form: "Format", found: "Pretrained") -> str:
     except (ValueError, OSError):
         raise
     except Exception as error:  # a library can fail in any way on a model that it does not expect
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise ValueError(f"--to {to}: {found.name} cannot be written and loaded back: {reason}") from None
+        reason = shorten(str(error), 160, placeholder=" ...") or type(error).__name__
+        # timm renames what is in a hub folder of, for one, a Swin without a classifier, which it takes for an old file.
+        other = "timm" if to == "hub-folder" else "safetensors"
+        raise ValueError(
+            f"--to {to}: {found.name} cannot be written and loaded back: {reason}; use --to {other}"
+        ) from None
     if not apart <= form.tolerance * largest:  # also where one of them is not a number
         raise ValueError(
             f"--to {to}: {fresh.name} was removed, as its embeddings differ by {apart:.2g} of up to {largest:.2g} "
