@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -95,7 +96,11 @@ class Timm(nn.Module):
 
     def admit(self, height: int, width: int) -> None:
         """Refuse an image of a size that the model cannot take."""
-        self._try(3, height, width)
+        try:
+            self._try(3, height, width)
+        except ValueError as error:
+            own = self.net.pretrained_cfg["input_size"][-1]
+            raise ValueError(f"{error}; whole images of --size {own} fit it") from None
 
     def _try(self, channels: int, height: int, width: int) -> Tensor:
         """An embedding without values: nothing is computed."""
@@ -103,8 +108,8 @@ class Timm(nn.Module):
         try:
             embedding: Tensor = trial(torch.empty(1, channels, height, width, device="meta"))
         except Exception as error:  # a model can fail in any way on an image that it was not made for
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason[:160]}") from None
+            reason = shorten(str(error).rstrip("."), 160, placeholder=" ...") or type(error).__name__
+            raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason}") from None
         if embedding.dim() != 2:
             raise ValueError(f"encoder timm/{self.name} makes {tuple(embedding.shape)} of an image, not one embedding")
         return embedding
