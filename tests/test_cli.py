@@ -1,3 +1,5 @@
+import inspect
+import re
 import subprocess
 import sys
 
@@ -71,6 +73,12 @@ def test_the_version_is_one_line_and_needs_no_torch(word):
     told, imported = done.stdout.splitlines()
     assert told.startswith(f"fastmoco {fastmoco.__version__}, torch ")
     assert "torch" not in imported.split()
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "pretrain"])
+def test_the_help_of_a_flag_does_not_begin_with_its_name(verb):
+    told = inspect.getdoc(VERBS[verb]).partition("Args:")[2]
+    assert not re.findall(r"^    \w+: (?:of|that|by|as|instead) .*", told, re.MULTILINE)
 
 
 def test_recipes_lists_every_row_without_building_an_encoder():

@@ -38,13 +38,13 @@ def linear(
     """By a linear classifier on the frozen encoder: the paper's protocol, by LARS with new crops in every epoch.
 
     Args:
-        cached: the same classifier, but the crops of the first epochs take turns: each is embedded once.
+        cached: embed the crops of the first epochs only, and let them take turns; the classifier is the same.
         looks: crops of each image, if cached; 10 by default.
         preset: paper is 90 epochs at rate 0.8 and batch 4096, paper-20 what the paper takes after 20 epochs of
             pre-training; suited is the one of the run's row, or paper, with rate and batch for a set of this size.
-        epochs: instead of the preset's.
-        lr: instead of the preset's.
-        batch: instead of the preset's.
+        epochs: passes over the images; by default the preset's.
+        lr: the learning rate; by default the preset's.
+        batch: images in a step; by default the preset's.
     """
     from fastmoco import protocols
     from fastmoco.evaluate.linear import LOOKS, evaluate, evaluate_cached, suited
@@ -83,9 +83,9 @@ def semi(
         labels: a part of each class, such as 0.01, or a list of files such as SimCLR's 1percent.txt.
         preset: tuned tries five rates for the classifier on a held-out part of the labelled images; paper takes the
             5e2 that the paper prints. Below 5 % of the labels both are the paper's 1 % setting, else its 10 %.
-        epochs: instead of the preset's.
-        lr: of the classifier, instead of the preset's.
-        encoder_lr: instead of the preset's.
+        epochs: passes over the labelled images; by default the preset's.
+        lr: the classifier's learning rate; by default the preset's.
+        encoder_lr: the encoder's learning rate, of which 0 leaves it as it is; by default the preset's.
     """
     from fastmoco import protocols
     from fastmoco.evaluate.semi import evaluate, evaluate_tuned
@@ -120,10 +120,10 @@ def finetune(
 
     Args:
         labels: a part of each class, such as 0.1, or a list of files.
-        epochs: 30 by default; a small set is passed more often, for 500 steps.
-        lr: of the classifier; 0.001 by default.
+        epochs: passes over the labelled images; by default 30, and for a small set as many as make 500 steps.
+        lr: the classifier's learning rate; 0.001 by default.
         decay: the rate of each stage as a part of the next one's; 0.75 by default.
-        batch: 64 by default.
+        batch: images in a step; 64 by default.
     """
     from fastmoco.evaluate.finetune import evaluate
     from fastmoco.protocols import Finetune, check

@@ -43,8 +43,8 @@ def gain(
 
     Args:
         seeds: how often each is repeated, from --seed on, with other labels, another order and other random weights.
-        epochs: of fine-tuning; by default 30, and at least 500 steps.
-        lr: of fine-tuning, the same for all; 0.001 by default.
+        epochs: epochs of fine-tuning; by default 30, and at least 500 steps.
+        lr: the learning rate of fine-tuning, the same for all; 0.001 by default.
     """
     from fastmoco.distributed import tell
     from fastmoco.protocols import Finetune, check

@@ -20,8 +20,8 @@ def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
 
     Args:
         out: the folder for the two run folders; if it exists, a new one beside it.
-        seconds: of training for each of the two.
-        seed: of everything.
+        seconds: seconds of training for each of the two.
+        seed: the seed of weights, order of images and views.
     """
     import torch
 

@@ -31,8 +31,8 @@ def pack(
             set such as imagenette.
         out: a new folder, which every command then takes as DATA.
         size: pixels of the short side; no image is enlarged, and a JPEG that is not larger keeps its bytes.
-        quality: of the JPEGs, from 1 to 100.
-        shard_mib: MiB of a shard.
+        quality: the quality of the JPEGs, from 1 to 100.
+        shard_mib: the size of a shard, in MiB.
         workers: threads that read and shrink images; by default as many as there are cores.
         download: fetch a set by name, such as imagenette, if it is not there.
     """

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 SMALLEST = 16  # pixels of a view that every contender can blur
 _OUT = "a file for the record, in JSON; by default none is written."
 Out = Annotated[str, tyro.conf.arg(help=_OUT, help_behavior_hint="")]
-_COMMIT = "that is measured; by default git is asked."
+_COMMIT = "the commit that is measured; by default git is asked."
 Commit = Annotated[str, tyro.conf.arg(help=_COMMIT, help_behavior_hint="")]
 _DEVICE = "cpu, cuda, cuda:1, ...; auto is a GPU if there is one."
 Device = Annotated[str, tyro.conf.arg(help=_DEVICE)]
-_SECONDS = "of a round of each contender."
+_SECONDS = "seconds that a round of each contender takes."
 Seconds = Annotated[float, tyro.conf.arg(help=_SECONDS)]
 Switch = Literal["auto", "on", "off"]
 Record = dict[str, Any]
@@ -39,16 +39,16 @@ class Setup:
     batch: Int = None
     """images in a step; by default the recipe's."""
     encoder: Str = ""
-    """by default the recipe's."""
+    """resnet50, timm/NAME, ...; by default the recipe's."""
     size: Int = None
     """pixels of a view; by default the recipe's."""
     set: Settings = ()
-    """change any value of the recipe."""
+    """change any value of the recipe, such as optim.lr=0.15."""
     device: Device = "auto"
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """auto is bf16 where a GPU has it."""
+    """the type of numbers; auto is bf16 where a GPU has it."""
     compile: Switch = "auto"
-    """by torch.compile; auto is on with a GPU."""
+    """use torch.compile; auto is on with a GPU."""
     graph: Switch = "auto"
     """let a GPU record the kernels of a step; auto is on where that can be."""
 
@@ -95,8 +95,8 @@ def augment(
 
     Args:
         size: pixels of a view.
-        batch: images in it; by default 256 with a GPU, and 32 without.
-        compile: ours, by torch.compile; auto is on with a GPU.
+        batch: images in the batch; by default 256 with a GPU, and 32 without.
+        compile: use torch.compile for ours; auto is on with a GPU.
     """
     from fastmoco.bench import augment as bench
     from fastmoco.run import settle
@@ -125,7 +125,7 @@ def loader(
         data: images, as for `fastmoco pretrain`.
         size: pixels of a view.
         batch: images that are loaded together; by default 256 with a GPU, and 32 without.
-        workers: that read images; by default as many as there are cores, and two without a GPU.
+        workers: how many read images; by default as many as there are cores, and two without a GPU.
     """
     from fastmoco.bench import loader as bench
     from fastmoco.run import settle
@@ -143,7 +143,7 @@ def train(
     decode: Literal["cpu", "gpu"] = "cpu",
     workers: Int = None,
     log_every: int = 20,
-    seconds: Annotated[float, tyro.conf.arg(help="of the training, after its first log line.")] = 30.0,
+    seconds: Annotated[float, tyro.conf.arg(help="seconds of training, after its first log line.")] = 30.0,
     out: Out = "",
     commit: Commit = "",
 ) -> Record:
@@ -152,8 +152,8 @@ def train(
     Args:
         data: images, as for `fastmoco pretrain`.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
-        decode: JPEGs by the CPU's workers, or by the GPU.
-        workers: that read images; by default as many as there are cores, and two without a GPU.
+        decode: who decodes JPEGs: the CPU's workers, or the GPU.
+        workers: how many read images; by default as many as there are cores, and two without a GPU.
         log_every: steps from one line of numbers to the next.
     """
     from fastmoco.bench import train as bench
@@ -182,9 +182,9 @@ def evaluate(
     Args:
         images: features to learn from; by default as many as ImageNet has with a GPU, and 10,000 without.
         queries: features to be tested by; by default 50,000 with a GPU, and 1,000 without.
-        width: of a feature.
-        classes: that they are of.
-        epochs: of the linear classifier.
+        width: numbers in a feature.
+        classes: how many classes the features are of.
+        epochs: epochs of the linear classifier.
     """
     from fastmoco.bench import evaluate as bench
     from fastmoco.run import settle

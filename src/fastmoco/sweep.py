@@ -58,24 +58,24 @@ def sweep(
         recipe_base: a row such as pocket/imagenette that brings all but the method of each row.
         data: the images, as in pretrain; by default the set that the base is named after.
         seeds: how often each row is trained.
-        first_seed: the lowest of them.
-        epochs: of all rows, or several lengths, such as 100 200 400; by default the base's.
-        batch: of all rows; the learning rate changes in proportion, unless it is --set.
+        first_seed: the lowest seed.
+        epochs: epochs of all rows, or several lengths, such as 100 200 400; by default the base's.
+        batch: images in a step, for all rows; the learning rate changes in proportion, unless it is --set.
         set: change a value of all recipes, such as optim.lr=0.15.
-        evaluate: by nearest neighbours, a cached linear classifier, the full linear protocol; encoders are the target
-            branch and recalibrated statistics beside the plain encoder.
+        evaluate: what each is judged by: nearest neighbours, a cached linear classifier, the full linear protocol;
+            encoders are the target branch and recalibrated statistics beside the plain encoder.
         jobs: trainings at once on one device; their times are then no measure of speed.
         beside: how many others are at work on the device, such as those of another sweep, for the record.
-        minutes: no row begins that would end later, and what is at work then saves and ends.
+        minutes: the time for all: no row begins that would end later, and what is at work then saves and ends.
         knn_every: epochs from one judgement to the next; by default a tenth of them.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
-        precision: as in pretrain, like the next three.
-        compile: by torch.compile.
-        graph: a GPU records a step.
-        workers: that read images, for each training; by default its part of the cores.
+        precision: the type of numbers; auto is bf16 where a GPU has it.
+        compile: use torch.compile; auto is on with a GPU.
+        graph: let a GPU record a step; auto is on if it can.
+        workers: how many read images, for each training; by default its part of the cores.
         records: the file of findings; by default runs/findings/ and the name of the set.
         out: the folder of the run folders; by default runs/sweep- and the name of the set.
-        commit: that is trained; by default git is asked.
+        commit: the commit that is trained; by default git is asked.
         download: fetch a set such as cifar10 if it is absent.
         dry_run: only list what would be trained.
     """

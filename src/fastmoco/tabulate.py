@@ -57,11 +57,11 @@ def report(
         recipe_base: the row in whose setting the rows of the paper were trained; by default pocket/imagenette, or if
             there are none of it what most trainings have.
         data: only trainings on these images, by the name that the sweep was told.
-        batch: as the sweep was told.
-        set: as the sweep was told, such as optim.lr=0.15.
-        table: only these, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py; all is
-            every training, also of rows without a base.
-        epochs: of the trainings that are compared; by default what most rows of a table have.
+        batch: the --batch of the sweep, if it was given one.
+        set: the --set of the sweep, if it was given any, such as optim.lr=0.15.
+        table: only these tables, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py;
+            all is every training, also of rows without a base.
+        epochs: the length of the trainings that are compared; by default what most rows of a table have.
         fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
         figures: a folder for figures, such as docs/results, of all tables or of those that are asked for; by default
             none are drawn.
