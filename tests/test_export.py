@@ -234,6 +234,7 @@ def test_a_run_is_exported_beside_itself_with_what_it_knows(run, capsys, monkeyp
     assert "secret" not in card
     assert not re.search("77.77|88.88", card)  # of other weights
     assert str(run) not in card
+    assert distance(fastmoco.load(path), fastmoco.load(run), 16) == 0  # it is taken back
     # The lines of the card are run where the folder lies.
     monkeypatch.chdir(path.parent)
     scope = {}

@@ -83,18 +83,18 @@ def pretrain(
         batch: images in a step, of all devices together; the learning rate changes in proportion, unless it is --set.
         encoder: resnet50, timm/NAME, ...; by default the recipe's.
         size: pixels of a view; by default the recipe's.
-        set: change any value of it, such as optim.lr=0.15.
-        seed: of weights, order of images and views.
-        devices: so many GPUs of this machine, which share every batch.
+        set: change any value, such as optim.lr=0.15.
+        seed: the seed of weights, order of images and views.
+        devices: how many GPUs of this machine share every batch.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
         precision: auto is bf16 where a GPU has it.
-        compile: by torch.compile; auto is on with a GPU.
-        graph: a GPU records a step; auto is on if it can.
-        recompute: activations, to save memory for time.
+        compile: use torch.compile; auto is on with a GPU.
+        graph: let a GPU record a step; auto is if it can.
+        recompute: activations twice: less memory, more time.
         micro: images that the encoder sees at once, if it has no batch norm; all negatives stay. 0 is all.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
-        decode: JPEGs by the CPU's workers, or by the GPU.
-        workers: that read images, for each device; by default its part of the cores, and two without a GPU.
+        decode: JPEGs on the CPU, or on the GPU.
+        workers: how many read images, for each device; by default its part of the cores, and two without a GPU.
         log_every: steps from one line of numbers to the next.
         save_every: steps from one checkpoint to the next; the last and the one before are kept.
         keep_every: keep for good each checkpoint at a multiple of this many steps; 0 keeps none.

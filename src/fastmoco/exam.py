@@ -26,9 +26,9 @@ class Terms:
     """What every evaluation lets a user choose."""
 
     encoder: Str = ""
-    """which one, for random weights or a checkpoint outside its run folder."""
+    """the encoder of random weights, or of a checkpoint outside its run folder."""
     branch: Side = "online"
-    """of a run folder or a checkpoint: the branch that learns, or the momentum branch that follows it."""
+    """the branch that learns, or the momentum branch that follows it, of a run folder or a checkpoint."""
     recalibrate: Flag = False
     """estimate the statistics of batch norm again, on whole images; training may have shown it patches only."""
     size: Int = None
@@ -36,15 +36,15 @@ class Terms:
     crop: Float = None
     """the part of the short side that is shown; by default 0.875 from 224 px on, and 1 below."""
     seed: int = 0
-    """of random weights, the order of the images, their crops, and which labels are taken."""
+    """the seed of random weights, the order of the images, their crops, and which labels are taken."""
     devices: Int = None
     """processes on this machine, one for each GPU; several machines: see docs/clusters.md."""
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto is a GPU if there is one."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """of an encoder that passes many crops, or learns; auto is bf16 where a GPU has it. Embeddings are float32."""
+    """the type of numbers of an encoder that learns, or passes many crops; auto is bf16 where a GPU has it."""
     workers: Int = None
-    """that read images; by default as many as there are cores, and two without a GPU."""
+    """how many read images; by default as many as there are cores, and two without a GPU."""
     download: Flag = False
     """fetch a set or weights by name, if they are not there."""
 

@@ -116,7 +116,8 @@ def _place(found: "Pretrained", branch: str, ending: str) -> Path:
 
 def _refuse_place(path: Path, overwrite: bool, folder: bool) -> None:
     """What exists is kept; what is no export of this kind is kept even from --overwrite."""
-    from fastmoco.formats import CARD, CONFIG, MODEL
+    from fastmoco.formats import CARD, CONFIG
+    from fastmoco.weights import MODEL
 
     if not path.exists():
         return

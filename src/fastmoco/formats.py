@@ -21,9 +21,9 @@ from fastmoco.augment import MEAN, STD
 from fastmoco.checkpoint import write
 from fastmoco.encoder import build, timm_options
 from fastmoco.pretrained import Pretrained
-from fastmoco.weights import EVAL, SMALL_STEM, digest, load, save_encoder, snippet
+from fastmoco.weights import EVAL, MODEL, SMALL_STEM, digest, load, save_encoder, snippet
 
-MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"  # what is in a hub folder
+CONFIG, CARD = "config.json", "README.md"  # what is in a hub folder, beside the weights
 OPSET = 18  # of ONNX: the oldest that torch's exporter writes of itself
 
 Embed = Callable[[Tensor], Tensor]

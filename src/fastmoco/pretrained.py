@@ -15,7 +15,7 @@ from fastmoco.encoder import RESNETS, Encoder, build
 from fastmoco.flags import Side
 from fastmoco.names import unknown
 from fastmoco.run import read_field, read_recipe
-from fastmoco.weights import FILE, SIZE, fill, noted, read
+from fastmoco.weights import FILE, MODEL, SIZE, fill, noted, read
 
 UNKNOWN = ", trained at a size that is not known; --size tells"
 _BRANCH = {"online": "online", "target": "momentum"}  # the names that a learner gives them
@@ -77,8 +77,9 @@ def _find(weights: str, encoder: str, branch: Side, seed: int, download: bool) -
 
 def _read_run(path: Path, branch: Side) -> Pretrained:
     if not (path / "recipe.py").is_file():
-        if (path / FILE).is_file():
-            return _read_encoder(path / FILE)
+        for name in (FILE, MODEL):
+            if (path / name).is_file():
+                return _read_encoder(path / name)
         raise ValueError(f"{path} is no run folder, as it has no recipe.py; give the folder of a run, or a file")
     if branch == "target":
         return _read_checkpoint(path / "checkpoints" / "last.pt", "", branch)

@@ -12,6 +12,7 @@ from fastmoco.checkpoint import write
 from fastmoco.encoder import Encoder, build, timm_options
 
 FILE = "encoder.safetensors"
+MODEL = "model.safetensors"  # the same in a hub folder
 SIZE = 224  # pixels of the images that an encoder takes, where no one says
 
 
