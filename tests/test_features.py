@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from pictures import paint
@@ -13,6 +14,8 @@ from fastmoco.data import find
 from fastmoco.evaluate import features
 from fastmoco.evaluate.features import Frame, Gallery, embedded, extract, recalibrate, remembered
 from fastmoco.evaluate.progress import Progress
+from fastmoco.images import Part
+from fastmoco.randomness import order
 
 CPU = torch.device("cpu")
 
@@ -147,27 +150,53 @@ def test_recalibrated_statistics_are_those_of_whole_images(images):
     torch.manual_seed(0)
     made = encoder.build("resnet18-small").eval()
     made.net.bn1.running_mean.fill_(7.0)
-    gallery = Gallery(images, Frame(16), threads=1)
-    recalibrate(made, gallery, CPU)
-    x = normalise(torch.cat([pixels for _, pixels in gallery]) / 255)
-    with torch.no_grad():
-        seen = made.net.conv1(x)
+    recalibrate(made, images, Frame(16), CPU, threads=1)
+    seen = first_maps(made, images)
     torch.testing.assert_close(made.net.bn1.running_mean, seen.mean((0, 2, 3)))
     torch.testing.assert_close(made.net.bn1.running_var, seen.var((0, 2, 3)))
     assert not made.training
     assert made.net.bn1.momentum == 0.1
 
 
-def test_recalibrated_statistics_are_the_mean_over_blocks(images, monkeypatch):
-    monkeypatch.setattr(features, "BLOCK", 8)
+def first_maps(made, images):
+    """What the first batch norm of a ResNet is shown of a whole set."""
+    x = torch.cat([pixels for _, pixels in Gallery(images, Frame(16), threads=1)])
+    with torch.no_grad():
+        return made.net.conv1(normalise(x / 255))
+
+
+def test_recalibrated_statistics_are_the_mean_over_blocks_by_their_images(images, monkeypatch):
+    monkeypatch.setattr(features, "BLOCK", 7)
     torch.manual_seed(0)
     ours, theirs = encoder.build("timm/test_resnet").eval(), encoder.build("timm/test_resnet").eval()
     theirs.load_state_dict(ours.state_dict())
-    gallery = Gallery(images, Frame(16), threads=1)
-    recalibrate(ours, gallery, CPU)
-    update_bn([normalise(pixels / 255) for _, pixels in gallery], theirs)
-    for name, value in theirs.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[name], value, msg=lambda text, name=name: f"{name}: {text}")
+    recalibrate(ours, images, Frame(16), CPU, threads=1)
+    mixed = Gallery(Part(images, order(0, 0, 30).numpy()), Frame(16), threads=1)
+    found = []
+    for _, pixels in mixed:
+        update_bn([normalise(pixels / 255)], theirs)
+        found.append({name: value.clone() for name, value in theirs.state_dict().items()})
+    weights = [7 / 30, 7 / 30, 7 / 30, 7 / 30, 2 / 30]
+    for name, value in ours.state_dict().items():
+        if name.endswith("num_batches_tracked"):
+            assert value == 5
+        else:
+            mean = sum(weight * each[name] for weight, each in zip(weights, found, strict=True))
+            torch.testing.assert_close(value, mean, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_recalibrated_statistics_do_not_depend_on_how_a_set_is_sorted(tmp_path, monkeypatch):
+    images = find(str(paint(tmp_path / "sorted", 90, classes=3))).train
+    assert list(images.labels) == [0] * 30 + [1] * 30 + [2] * 30
+    monkeypatch.setattr(features, "BLOCK", 30)  # so in their order each block would be of one class
+    torch.manual_seed(0)
+    made = encoder.build("resnet18-small").eval()
+    shuffled = Part(images, np.random.default_rng(0).permutation(90))
+    for each in (images, shuffled):
+        recalibrate(made, each, Frame(16), CPU, threads=1)
+        seen = first_maps(made, images)
+        torch.testing.assert_close(made.net.bn1.running_mean, seen.mean((0, 2, 3)), rtol=0, atol=1e-5)
+        torch.testing.assert_close(made.net.bn1.running_var, seen.var((0, 2, 3)), rtol=0.1, atol=0)
 
 
 def test_images_of_which_none_can_be_read_do_not_recalibrate(net, tmp_path):
@@ -175,14 +204,14 @@ def test_images_of_which_none_can_be_read_do_not_recalibrate(net, tmp_path):
     for file in folder.iterdir():
         file.write_text("no image")
     with pytest.raises(ValueError, match=r"--recalibrate: no two images near .*000.png can be read"):
-        recalibrate(net, Gallery(find(str(folder)).train, Frame(16), threads=1), CPU)
+        recalibrate(net, find(str(folder)).train, Frame(16), CPU, threads=1)
 
 
 def test_an_encoder_without_batch_norm_cannot_be_recalibrated(images):
     made = encoder.build("timm/test_vit")
     assert not any(isinstance(module, nn.BatchNorm2d) for module in made.modules())
     with pytest.raises(ValueError, match="--recalibrate: this encoder has no batch norm"):
-        recalibrate(made, Gallery(images, Frame(16), 1), CPU)
+        recalibrate(made, images, Frame(16), CPU, threads=1)
 
 
 @pytest.mark.parametrize("leads", [True, False])

@@ -122,9 +122,9 @@ class Sight:
         return f"{self.found.words}, at {self.frame.size} px on {place}"
 
     def recalibrate(self, images: "Images") -> None:
-        from fastmoco.evaluate.features import Gallery, recalibrate
+        from fastmoco.evaluate.features import recalibrate
 
-        recalibrate(self.found.encoder, Gallery(images, self.frame, self.workers), self.device)
+        recalibrate(self.found.encoder, images, self.frame, self.device, self.workers)
 
 
 def see(weights: str, terms: Terms) -> Sight:
