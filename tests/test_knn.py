@@ -11,7 +11,7 @@ from pictures import paint_subject
 from fastmoco.evaluate import knn
 from fastmoco.evaluate.features import finite
 from fastmoco.evaluate.knn import vote, votes
-from fastmoco.evaluate.scores import top1
+from fastmoco.evaluate.scores import top, top1
 
 CLASSES = 5
 
@@ -123,6 +123,13 @@ def test_top1_is_in_percent_and_the_first_of_equals_counts():
     scores = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1], [0.4, 0.6]])
     assert top1(scores, torch.tensor([1, 0, 0, 0])) == 75.0
     assert top1(scores, torch.tensor([1, 1, 0, 0])) == 50.0
+
+
+def test_scores_that_are_no_numbers_are_not_right():
+    scores = torch.tensor([[torch.nan] * 6, [0.9, torch.nan, 0.0, 0.0, 0.0, 0.0], [0.9, 0.1, 0.0, 0.0, 0.0, 0.0]])
+    labels = torch.tensor([0, 1, 0])
+    assert top1(scores, labels) == pytest.approx(100 / 3)
+    assert top(5, scores, labels) == pytest.approx(100 / 3)
 
 
 # Few values, so that many are equal, of which two are the same zero; and all of a range, however small.
