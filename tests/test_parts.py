@@ -6,6 +6,7 @@ import shutil
 import tarfile
 from array import array
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,16 +105,23 @@ def test_a_stamp_of_files_changes_with_a_file(folder, images):
     file = folder / "class-1" / "007.png"
     stamps = [images.stamp()]
     os.utime(file, ns=(0, 5))
-    stamps.append(images.stamp())
+    stamps.append(replace(images).stamp())
     file.write_bytes(file.read_bytes() + b" ")
     os.utime(file, ns=(0, 5))
-    stamps.append(images.stamp())
+    stamps.append(replace(images).stamp())
     file.unlink()
-    stamps.append(images.stamp())
+    stamps.append(replace(images).stamp())
     stamps.append(find(str(folder)).train.stamp())
     (folder / "class-1" / "009.png").rename(folder / "class-0" / "009.png")
     stamps.append(find(str(folder)).train.stamp())
     assert len(set(stamps)) == len(stamps)
+
+
+def test_files_are_asked_for_their_state_once(images, folder, monkeypatch):
+    stamps = {images.stamp(), Part(images, np.array([0, 2])).stamp()}
+    os.utime(folder / "class-1" / "007.png", ns=(0, 5))
+    monkeypatch.setattr("fastmoco.images._state", None)
+    assert {images.stamp(), Part(images, np.array([0, 2])).stamp()} == stamps
 
 
 def test_a_stamp_changes_with_labels_and_classes(folder, images):
@@ -155,7 +163,7 @@ def test_a_stamp_of_a_part_changes_with_the_set_and_the_places(images, folder):
     stamps = [images.stamp()] + [Part(images, np.array(index)).stamp() for index in ([0, 2], [2, 0], [0, 4], [0])]
     assert Part(images, np.array([0, 2])).stamp() == stamps[1]
     os.utime(folder / "class-1" / "019.png", ns=(0, 5))  # which is not in the part, but in the set
-    stamps.append(Part(images, np.array([0, 2])).stamp())
+    stamps.append(Part(replace(images), np.array([0, 2])).stamp())
     assert len(set(stamps)) == len(stamps)
 
 

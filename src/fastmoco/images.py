@@ -9,6 +9,7 @@ import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os.path import commonpath
 from typing import Protocol, final, runtime_checkable
 
@@ -192,8 +193,12 @@ class Files:
         return shards.show(self._path(index))
 
     def stamp(self) -> str:
-        states = np.array([_state(self._path(index)) for index in range(len(self))], np.int64)
-        return _digest(self.labels, self.classes, self.paths, states)
+        return _digest(self.labels, self.classes, self.paths, self._states)
+
+    @cached_property
+    def _states(self) -> Int64[np.ndarray, "images 2"]:
+        """As they were when first asked for: evaluations ask often, and a set may have a million files on a network."""
+        return np.array([_state(self._path(index)) for index in range(len(self))], np.int64)
 
     def _path(self, index: int) -> bytes:
         return os.path.join(self.root, bytes(self.paths[index]))
