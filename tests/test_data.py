@@ -16,7 +16,7 @@ from pictures import paint
 from fastmoco import images as image_files
 from fastmoco import named, shapes, shards
 from fastmoco.data import find
-from fastmoco.images import Images, Pixels, glance
+from fastmoco.images import Images, Pixels, fingerprint, glance
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +217,15 @@ def test_a_list_keeps_its_order_and_skips_blanks_and_remarks(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert numbers(find(write_list(tmp_path, "ü.png")).train) == [2]
     assert find("list.txt").train.name(0) == "ü.png"
+
+
+def test_a_list_of_relative_and_absolute_paths_is_known_again_wherever_it_is_named_from(tmp_path, monkeypatch):
+    plant(tmp_path, "a.png", "sub/b.png")
+    path = write_list(tmp_path, "a.png", str(tmp_path / "sub" / "b.png"))
+    known = fingerprint(find(path).train)
+    for folder, name in ((tmp_path, "list.txt"), (tmp_path, "./list.txt"), (tmp_path / "sub", "../list.txt")):
+        monkeypatch.chdir(folder)
+        assert fingerprint(find(name).train) == known
 
 
 def test_a_number_at_the_end_of_every_line_is_a_label(tmp_path):

@@ -87,6 +87,8 @@ def fingerprint(images: Images) -> dict[str, str | int]:
     """By what a set is known again, wherever it lies: how many images it has, and what some of them are called."""
     some = range(0, len(images), -(-len(images) // 1000))
     names = [images.name(index) for index in some]
+    if len({os.path.isabs(name) for name in names}) > 1:  # a list may name files either way, and have no common folder
+        names = [os.path.abspath(name) for name in names]
     above = len(commonpath([os.path.dirname(name) for name in names]))
     text = "\n".join(name[above:] for name in names)
     return {"images": len(images), "names": hashlib.sha256(text.encode()).hexdigest()[:12]}
