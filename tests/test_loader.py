@@ -42,6 +42,13 @@ def test_views_are_what_a_learner_takes(images):
             assert all(view.dtype == torch.float for view in views)
 
 
+def test_reading_stops_when_one_image_tells_that_the_set_does_not_fit(images):
+    seen, size = [], 20 * 3 * 24 * 26  # the third of 20 images is the first that is 26 px high
+    assert collect(images, range(20), threads=2, seen=seen.append, most=size - 1.0) is None
+    assert seen == [1, 2, 3]
+    assert collect(images, range(20), threads=2, most=float(size)).pixels.numel() == size
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_workers_change_nothing(images, workers):
     for (one, ours), (other, theirs) in zip(batches(stream(images)), batches(stream(images, workers)), strict=True):

@@ -63,15 +63,17 @@ def collect(
 
     found: list[Tensor] = []
     bad: dict[int, str] = {}
+    width = height = 0
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for count, (image, unread) in enumerate(pool.map(turn, index)):
             found.append(image)
             bad |= unread
             seen(count + 1)
+            width, height = max(width, image.shape[2]), max(height, image.shape[1])
+            if len(index) * 3 * width * height > most:
+                pool.shutdown(cancel_futures=True)
+                return None
     sizes = torch.tensor([[image.shape[2], image.shape[1]] for image in found])
-    width, height = sizes.amax(0).tolist()
-    if len(found) * 3 * width * height > most:
-        return None
     album = torch.zeros(len(found), 3, height, width, dtype=torch.uint8)
     for place, image in enumerate(found):
         album[place, :, : image.shape[1], : image.shape[2]] = image
