@@ -9,7 +9,7 @@ from fastmoco.data import find
 from fastmoco.draws import Draws
 from fastmoco.loader import Resident, Stream, choose
 from fastmoco.methods import both, encode, patches
-from fastmoco.recipe import Recipe, View
+from fastmoco.recipe import Augment, Recipe, View
 
 CPU = torch.device("cpu")
 RECIPE = Recipe((*both(patches, size=16), View(8, count=3, scale=(0.05, 0.3), online=encode)), batch=6, epochs=3)
@@ -40,6 +40,18 @@ def test_views_are_what_a_learner_takes(images):
         for _, views in batches(loader, count=2):
             assert [tuple(view.shape) for view in views] == [(1, 6, 3, 16, 16), (1, 6, 3, 16, 16), (3, 6, 3, 8, 8)]
             assert all(view.dtype == torch.float for view in views)
+
+
+def test_where_a_crop_lies_says_nothing_of_how_it_looks():
+    view = View(8, augment=Augment(jitter_p=1.0, grey_p=0.5, solarise_p=0.5), online=encode)
+    draws = Draws((view,), batch=10_000, epochs=1, seed=0, images=10_000)
+    (look,), index = draws.looks(0), draws.index(0)
+    (box,) = draws.boxes(0, index, torch.full((10_000, 2), 1000)).double()
+    width, height = (box[:, 2:] - box[:, :2]).T
+    place = [width * height, width / height, box[:, 0], box[:, 1]]
+    looks = [look.flip[0], look.grey[0], look.sigma[0], look.solarise[0], *look.factors[0].T]
+    together = torch.corrcoef(torch.stack([*place, *(each.double() for each in looks)]))[:4, 4:]
+    assert together.abs().max() < 0.05  # five times the spread of 10,000 pairs
 
 
 def test_reading_stops_when_one_image_tells_that_the_set_does_not_fit(images):
