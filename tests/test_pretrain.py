@@ -459,7 +459,10 @@ def test_few_unreadable_images_of_a_large_resident_set_do_not_stop_it(tmp_path):
         several.add({2: "no image"}, read=256)
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("log_every", "save_every"), [(5, 3), (100, 1)])  # found when a line is due, or a checkpoint
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
+    images, tmp_path, monkeypatch, log_every, save_every
+):
     views = loader.Resident.views
     calls = []
 
@@ -468,14 +471,15 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(images, t
         return [view * (float("nan") if len(calls) == 5 else 1) for view in views(self, batch)]
 
     monkeypatch.setattr(loader.Resident, "views", break_the_fifth)
+    good = 4 // save_every * save_every
     with pytest.raises(
         ValueError,
-        match=r"loss or its gradient is not finite by step 5; .*last.pt \(step 3\) is the last good checkpoint",
+        match=rf"loss or its gradient is not finite by step 5; .*last.pt \(step {good}\) is the last good checkpoint",
     ):
-        pretrain(images, tmp_path / "a", log_every=5)
+        pretrain(images, tmp_path / "a", log_every=log_every, save_every=save_every)
     assert "not finite by step 5" in (tmp_path / "a" / "train.log").read_text()
     saved = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
-    assert saved["step"] == 3
+    assert saved["step"] == good
     assert all(value.isfinite().all() for value in saved["learner"].values() if value.is_floating_point())
 
 
