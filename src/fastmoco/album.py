@@ -1,7 +1,6 @@
 """Read images, whatever their files are like: one of them, or all of a set at once."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 from fastmoco.checkpoint import write
 from fastmoco.crop import pixels
 from fastmoco.distributed import leads, tell
-from fastmoco.images import Images
+from fastmoco.images import Images, why
 from fastmoco.randomness import key
 
 MOST_BAD = 0.05  # of a set may be unreadable
@@ -30,8 +29,7 @@ def read(images: Images, index: int) -> tuple[Image, dict[int, str]]:
         try:
             return images.read(other), bad
         except Exception as error:  # a decoder can fail in any way on a file that is not what it says
-            reason = re.sub(r" <_io\.BytesIO object at \w+>", "", str(error))
-            bad[other] = " ".join(reason.split()) or type(error).__name__
+            bad[other] = why(error)
     return new("RGB", (1, 1)), bad  # so many in a row are too many in all, and end the training
 
 

@@ -109,6 +109,12 @@ def fetch(images: Images, index: int) -> bytes | Image:
     return images.fetch(index) if isinstance(images, Encoded) else images.read(index)
 
 
+def why(error: Exception) -> str:
+    """Why an image could not be read, in one line."""
+    words = re.sub(r" <_io\.BytesIO object at \w+>", "", str(error))
+    return " ".join(words.split()) or type(error).__name__
+
+
 def decode(content: bytes) -> Image:
     """The first frame of an encoded image, as RGB."""
     return load(look(content))

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from PIL.Image import Image, Resampling
 
 from fastmoco.checkpoint import write
-from fastmoco.images import Images, fetch, load, look
+from fastmoco.images import Images, fetch, load, look, why
 
 AHEAD = 4  # images for each thread that are made before their turn
 MIB = 2**20
@@ -107,8 +107,7 @@ def _make(images: Images, index: int, size: int, quality: int) -> Member:
         content = found
         return Member(index, len(content), shrink(content, size, quality))
     except Exception as error:  # a decoder can fail in any way on a file that is not what it says
-        reason = re.sub(r" <_io\.BytesIO object at \w+>", "", str(error))
-        return Member(index, len(content), reason=" ".join(reason.split()) or type(error).__name__)
+        return Member(index, len(content), reason=why(error))
 
 
 def _call(images: Images, index: int) -> tuple[str, str]:
