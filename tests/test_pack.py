@@ -18,7 +18,7 @@ import PIL.Image
 import pytest
 from pictures import paint, pretrain_a_little
 
-from fastmoco import data, images, members, packing, parts
+from fastmoco import album, data, images, members, packing, parts
 from fastmoco.data import find
 from fastmoco.pack import pack
 
@@ -318,7 +318,7 @@ def test_no_shard_is_empty(tmp_path, monkeypatch):
     take_photos(tmp_path / "in", 40)
     for name in ("dog/037.jpg", "eel/035.jpg", "eel/038.jpg"):  # one between others, and the last
         (tmp_path / "in" / name).write_bytes(b"")
-    monkeypatch.setattr(packing, "MOST_BAD", 0.1)
+    monkeypatch.setattr(album, "MOST_BAD", 0.1)
     out = packed(tmp_path / "in", tmp_path / "out")
     assert len(list((out / "train").glob("*.tar"))) == len(pictures_of(out)) == len(find(str(out)).train) == 37
 

@@ -33,6 +33,12 @@ def read(images: Images, index: int) -> tuple[Image, dict[int, str]]:
     return new("RGB", (1, 1)), bad  # so many in a row are too many in all, and end the training
 
 
+def too_many(bad: int, read: int, images: int) -> bool:
+    """Whether a set has too many unreadable images to go on, as far as `read` of its images tell."""
+    # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
+    return bad > MOST_BAD * min(images, max(read, 1000))
+
+
 @dataclass(frozen=True)
 class Album:
     """Many images in one tensor, each in the upper left corner."""
@@ -140,8 +146,7 @@ class Unreadable:
             self.reasons |= {self._name(index): reason for index, reason in bad.items()}
             if leads():
                 self._write(self.reasons)
-        # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
-        if len(self.reasons) > MOST_BAD * min(len(self.images), max(read, 1000)):
+        if too_many(len(self.reasons), read, len(self.images)):
             raise ValueError(
                 f"{len(self.reasons):,} of {min(read, len(self.images)):,} images cannot be read, "
                 f"more than {MOST_BAD:.0%}; they are listed in {self.path}; mend or remove them"

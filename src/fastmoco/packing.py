@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmoco.album import MOST_BAD
+from fastmoco.album import MOST_BAD, too_many
 from fastmoco.checkpoint import write
 from fastmoco.images import Images, fingerprint
 from fastmoco.lock import alone, refuse_others
@@ -105,8 +105,7 @@ class Packing:
 
     def _judge(self) -> None:
         """Too many unreadable images end the pack."""
-        # A share of few images is no share, so at least a thousand are read, or all, before it is judged.
-        if self.bad > MOST_BAD * min(self.images, max(self.read, 1000)):
+        if too_many(self.bad, self.read, self.images):
             self._list_bad()
             raise ValueError(
                 f"{self.bad:,} of {self.read:,} images cannot be read, more than {MOST_BAD:.0%}; they are listed in "

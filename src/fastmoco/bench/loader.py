@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmoco.album import MOST_BAD, read
+from fastmoco.album import read, too_many
 from fastmoco.bench import peers
 from fastmoco.bench.clock import Contender, enter, finish
 from fastmoco.bench.record import conclude
@@ -117,7 +117,7 @@ def _facts(images: Images) -> dict[str, int]:
         image, unread = read(images, index)
         sizes.append(image.size)
         bad += [index] if index in unread else []
-    if len(bad) > MOST_BAD * len(some):
+    if too_many(len(bad), len(some), len(some)):
         raise ValueError(f"{len(bad)} of {len(some)} images cannot be read, such as {images.name(bad[0])}; remove them")
     width, height = (round(median(each)) for each in zip(*sizes, strict=True))
     return {"images": len(images), "image_width": width, "image_height": height}
