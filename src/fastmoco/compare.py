@@ -5,7 +5,6 @@ import functools
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -175,10 +174,7 @@ def _read(path: Path) -> dict[str, Record]:
 
 
 def _append(path: Path, record: Record) -> Record:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cut_off = path.exists() and not path.read_text().endswith("\n")
-    with path.open("a") as file:
-        file.write("\n" * cut_off + json.dumps(record) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    from fastmoco.journal import append
+
+    append(path, json.dumps(record))
     return record

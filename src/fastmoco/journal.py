@@ -102,6 +102,17 @@ def kept(path: Path, step: int) -> list[dict[str, Any]]:
     return lines
 
 
+def append(path: Path, line: str) -> None:
+    """One more line, on the disk at once: others may add to the file, too. One that was cut off stays apart."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b", buffering=0) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
+        os.fsync(file.fileno())
+
+
 def clock(seconds: float) -> str:
     """A span of time as people write it: 4:09, 1:23:45, 3 d 04:05."""
     days, rest = divmod(max(0, round(seconds)), 86_400)

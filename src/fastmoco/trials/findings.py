@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fastmoco.journal import append
 from fastmoco.notation import read as read_value
 from fastmoco.recipe import Recipe
 
@@ -59,15 +59,8 @@ def read(paths: Iterable[Path]) -> list[Finding]:
 
 
 def add(path: Path, finding: Finding) -> None:
-    """One more line, written at once: there may be others who add to the file. One that was cut off stays apart."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = spell(finding) + "\n"
-    with path.open("a+b", buffering=0) as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else f"\n{line}"
-        file.write(line.encode())
-        os.fsync(file.fileno())
+    """One more line, on the disk at once."""
+    append(path, spell(finding))
 
 
 def spell(finding: Finding) -> str:
