@@ -13,6 +13,7 @@ Weights = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS", 
 Data = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
 Labelled = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help=_LABELLED)]
 Side = Literal["online", "target"]
+Switch = Literal["auto", "on", "off"]
 Flag = tyro.conf.FlagCreatePairsOff[bool]  # off by default, and there is no --no-flag
 # Those whose default is said in words.
 Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from fastmoco.command import USUAL, Settings, compose, flat
-from fastmoco.flags import Data, Flag, Int, Str
+from fastmoco.flags import Data, Flag, Int, Str, Switch
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,6 @@ _DEVICE = "cpu, cuda, cuda:1, ...; auto is a GPU if there is one."
 Device = Annotated[str, tyro.conf.arg(help=_DEVICE)]
 _SECONDS = "seconds that a round of each contender takes."
 Seconds = Annotated[float, tyro.conf.arg(help=_SECONDS)]
-Switch = Literal["auto", "on", "off"]
 Record = dict[str, Any]
 
 

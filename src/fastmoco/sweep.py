@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from fastmoco.command import USUAL, Settings, compose, flat, start, word
-from fastmoco.flags import Flag, Float, Int, Str
+from fastmoco.flags import Flag, Float, Int, Str, Switch
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
-from fastmoco.trials.job import FINDINGS, Job, Means, Switch
+from fastmoco.trials.job import FINDINGS, Job, Means
 from fastmoco.trials.ledger import Ledger
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fastmoco.flags import Switch
 from fastmoco.trials.tally import length
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 FINDINGS = "runs/findings"  # where sweeps keep what they find, and reports look for it
 FILE = "finding.json"  # in the run folder, when all is done
 TAKEN = 75  # the exit code where another process is at this training
-
-Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
