@@ -42,7 +42,7 @@ class Normalise(torch.autograd.Function):
         ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, scale: Tensor, count: Tensor
     ) -> Tensor:
         ctx.save_for_backward(given, weight, mean, scale, count)
-        x, _, _, shape = _spread(given)
+        x, shape = _precise(given), _shape(given)
         y = (x - mean.view(shape)) * scale.view(shape)
         if weight is not None:
             y = y * weight.view(shape)
@@ -54,11 +54,11 @@ class Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
         given, weight, mean, scale, count = ctx.saved_tensors
-        x, channels, dims, shape = _spread(given)
+        x, dims, shape = _precise(given), _dims(given), _shape(given)
         gradient = gradient.to(x.dtype)
         x = (x - mean.view(shape)) * scale.view(shape)
         for_bias, for_weight = gradient.sum(dims), (gradient * x).sum(dims)
-        along, across = torch.split(summed(torch.cat([for_bias, for_weight])) / count, channels)
+        along, across = torch.split(summed(torch.cat([for_bias, for_weight])) / count, x.shape[1])
         factor = scale if weight is None else scale * weight
         back = (gradient - along.view(shape) - x * across.view(shape)) * factor.view(shape)
         ours = (None if weight is None else for_weight, for_bias if ctx.shifted else None)
@@ -68,9 +68,9 @@ class Normalise(torch.autograd.Function):
 @torch.no_grad()
 def measure(given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of each channel, and of how many values; ranks may have different numbers of images."""
-    x, channels, dims, _ = _spread(given)
+    x, channels = _precise(given), given.shape[1]
     count = x.new_full((1,), x.numel() / channels)
-    variance, mean = torch.var_mean(x, dims, correction=0) if len(x) else x.new_zeros(2, channels)
+    variance, mean = torch.var_mean(x, _dims(x), correction=0) if len(x) else x.new_zeros(2, channels)
     ranks = gathered(torch.cat([count, mean, variance]))
     counts, means, variances = torch.split(ranks, [1, channels, channels], dim=1)
     whole = counts.sum()
@@ -79,10 +79,19 @@ def measure(given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, (counts * (variances + (means - mean).square())).sum(0) / whole, whole
 
 
-def _spread(given: Tensor) -> tuple[Tensor, int, list[int], tuple[int, ...]]:
-    """Values precise enough to be added up, their channels, over what those are averaged, and the shape of one each."""
-    x = given.to(torch.promote_types(given.dtype, torch.float32))
-    return x, x.shape[1], [0, *range(2, x.dim())], (1, -1, *(1,) * (x.dim() - 2))
+def _precise(x: Tensor) -> Tensor:
+    """At least float32, so that many values can be added up."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _dims(x: Tensor) -> list[int]:
+    """All but that of the channels, which is the second."""
+    return [0, *range(2, x.dim())]
+
+
+def _shape(x: Tensor) -> tuple[int, ...]:
+    """Of one value for each channel, so that it goes with `x`."""
+    return (1, -1, *(1,) * (x.dim() - 2))
 
 
 def _as(x: Tensor, given: Tensor) -> Tensor:
