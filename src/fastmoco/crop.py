@@ -45,7 +45,10 @@ def shrinks(where: Int64[Tensor, "crops n 4"], size: Int64[Tensor, " crops"]) ->
 
 
 def cut(image: Image, box: Sequence[int], view: View, shrink: int = 1) -> UInt8[np.ndarray, "size size 3"]:
-    """One crop of one decoded image, which is so many times smaller than the one that the box lies in; by PIL."""
+    """One crop of one decoded image, by PIL.
+
+    `shrink`: by how much the image was reduced when it was decoded; boxes are in full-size pixels.
+    """
     left, upper, right, lower = (edge / shrink for edge in box)
     # A crop knows nothing of what is around it. Only of pixels that it cuts through, PIL sees the whole.
     x, y = int(left), int(upper)

@@ -61,7 +61,7 @@ class Batch:
 class Cuts(Dataset[Batch]):
     """Item i is the batch of step i, decoded and cut: workers need no more than this.
 
-    If they are to `leave` it, what a GPU can decode is neither.
+    With `leave`, JPEGs that a GPU can decode stay encoded.
     """
 
     def __init__(self, images: Images, draws: Draws, leave: bool = False) -> None:

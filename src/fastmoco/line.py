@@ -10,7 +10,7 @@ import time
 class Line:
     """Nothing is told where `quiet`; a terminal that was closed is no reason to lose the work.
 
-    It is stale from the beginning, unless it is `fresh`.
+    It is stale from the beginning; `fresh` counts as just shown.
     """
 
     def __init__(self, quiet: bool = False, fresh: bool = False) -> None:

@@ -36,7 +36,7 @@ class Loader(Protocol):
     words: str  # for people: which way, and why
 
     def since(self, step: int, every: int = 1) -> Generator[Batch, None, None]:
-        """To be closed, which ends what it has started. Of the steps only each so manieth, if there are others."""
+        """Every `every`-th step only, from `step` on. To be closed, which ends what it has started."""
 
     def views(self, batch: Batch) -> list[Float[Tensor, "_ b 3 _ _"]]: ...
 

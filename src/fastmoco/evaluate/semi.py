@@ -16,7 +16,7 @@ from fastmoco.protocols import Semi
 
 # The paper prints 5e2 for the classifier, which may or may not be a typo; these are tried instead.
 RATES = (0.05, 0.5, 5.0, 50.0, 500.0)
-EVERY = 3  # of the labelled images of a class, every so manieth judges the rates
+EVERY = 3  # one in three labelled images of a class judges the rates
 
 
 def course(protocol: Semi) -> Course:
