@@ -106,7 +106,7 @@ def pretrain(
 
     from fastmoco import data as sets
     from fastmoco import run as runs
-    from fastmoco.distributed import in_turn, same, together, world
+    from fastmoco.distributed import first_per_machine, same, together, world
     from fastmoco.launch import check, launch
     from fastmoco.meeting import joined
 
@@ -130,7 +130,7 @@ def pretrain(
             run = runs.circumstances(
                 made, device, precision, compile, graph, workers, **{name: given[name] for name in AS_IS}
             )
-        with together(), in_turn():
+        with together(), first_per_machine():
             source = sets.find(data, download)
         with together():
             _refuse(made, run, source, data)

@@ -102,7 +102,7 @@ def together() -> Iterator[None]:
 
 
 @contextmanager
-def in_turn() -> Iterator[None]:
+def first_per_machine() -> Iterator[None]:
     """First one process of each machine, then the others: what the first has written, they find."""
     if local_rank() > 0:
         agree(None)
@@ -129,11 +129,11 @@ def same(flags: Mapping[str, object]) -> None:
 @torch.no_grad()
 def gather(x: Shaped[Tensor, " b *shape"]) -> Shaped[Tensor, " n *shape"]:
     """The rows of every rank, of which each has as many, in the order of ranks; without gradient."""
-    return gathering(x)()
+    return gather_later(x)()
 
 
 @torch.no_grad()
-def gathering(x: Shaped[Tensor, " b *shape"]) -> Callable[[], Shaped[Tensor, " n *shape"]]:
+def gather_later(x: Shaped[Tensor, " b *shape"]) -> Callable[[], Shaped[Tensor, " n *shape"]]:
     """The same, begun: the rows travel until they are asked for."""
     x = x.detach()
     if not grouped():
@@ -167,23 +167,6 @@ def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.Reduc
     x = x.detach().clone(memory_format=torch.contiguous_format)
     if grouped():
         dist.all_reduce(x, op)
-    return x
-
-
-# In a way that torch.compile can follow.
-
-
-def gathered(x: Float[Tensor, " *shape"]) -> Float[Tensor, " ranks *shape"]:
-    """What each rank has, of the same shape."""
-    everyone = x.new_empty(dist.get_world_size(), *x.shape)
-    dist.all_gather_into_tensor(everyone, x[None].contiguous())
-    return everyone
-
-
-def summed(x: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
-    """Added up over all ranks."""
-    x = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(x)
     return x
 
 

@@ -29,7 +29,7 @@ def embed(
         overwrite: replace the file if it exists.
     """
     from fastmoco import data as sets
-    from fastmoco.distributed import in_turn, leads, tell, together
+    from fastmoco.distributed import first_per_machine, leads, tell, together
     from fastmoco.evaluate.features import Gallery, embedded
     from fastmoco.images import fingerprint
 
@@ -38,7 +38,7 @@ def embed(
         if leads():
             _refuse(path, overwrite)
     sight = see(str(weights), terms)
-    with together(), in_turn():
+    with together(), first_per_machine():
         source = sets.find(str(data), terms.download)
     alike(lambda: fingerprint(source.train), f"the images of {data}")
     with together():

@@ -78,7 +78,7 @@ class Exam:
 def prepare(weights: str, data: str, out: str, terms: Terms, labels: str | None = None) -> Exam:
     """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
     from fastmoco import data as sets
-    from fastmoco.distributed import in_turn, leads, together
+    from fastmoco.distributed import first_per_machine, leads, together
     from fastmoco.evaluate.features import Gallery
     from fastmoco.evaluate.subject import Subject
     from fastmoco.images import fingerprint
@@ -86,7 +86,7 @@ def prepare(weights: str, data: str, out: str, terms: Terms, labels: str | None 
 
     weights, data = str(weights), str(data)  # in Python, paths are welcome too
     sight = see(weights, terms)
-    with together(), in_turn():
+    with together(), first_per_machine():
         train, test, words = split(sets.find(data, terms.download), data)
         part = train if labels is None else take(train, labels, terms.seed)
     alike(lambda: [fingerprint(part), fingerprint(test)], f"the images of {data}")
@@ -133,11 +133,11 @@ def see(weights: str, terms: Terms) -> Sight:
 
     from fastmoco import run
     from fastmoco.album import shown
-    from fastmoco.distributed import in_turn, together
+    from fastmoco.distributed import first_per_machine, together
     from fastmoco.evaluate.features import Frame
     from fastmoco.weights import digest
 
-    with together(), in_turn():
+    with together(), first_per_machine():
         run.check(terms.seed, terms.workers or 0)
         device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
         found = _find(weights, terms)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fastmoco import encoder, health
 from fastmoco.branch import Branch
-from fastmoco.distributed import gathering, rank
+from fastmoco.distributed import gather_later, rank
 from fastmoco.heads import mlp
 from fastmoco.pairs import meetings
 from fastmoco.patches import take
@@ -45,7 +45,7 @@ class Learner(nn.Module):
         """The mean over all pairs. A batch holds the crops of each row of the table of views."""
         shared = self._shared(batch)
         targets = self._targets(shared)
-        everyone = gathering(targets.x.transpose(0, 1))  # they travel while the online branch is at work
+        everyone = gather_later(targets.x.transpose(0, 1))  # they travel while the online branch is at work
         samples = self._samples(shared)
         self.latest = samples.detach(), targets
         own = rank() * targets.x.shape[1] + torch.arange(targets.x.shape[1], device=targets.x.device)

@@ -3,12 +3,13 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastmoco.distributed import gathered, summed, world
+from fastmoco.distributed import world
 
 
 def synchronise(module: nn.Module, device: torch.device, compile: bool = False) -> None:
@@ -58,7 +59,7 @@ class Normalise(torch.autograd.Function):
         gradient = gradient.to(x.dtype)
         x = (x - mean.view(shape)) * scale.view(shape)
         for_bias, for_weight = gradient.sum(dims), (gradient * x).sum(dims)
-        along, across = torch.split(summed(torch.cat([for_bias, for_weight])) / count, x.shape[1])
+        along, across = torch.split(_summed(torch.cat([for_bias, for_weight])) / count, x.shape[1])
         factor = scale if weight is None else scale * weight
         back = (gradient - along.view(shape) - x * across.view(shape)) * factor.view(shape)
         ours = (None if weight is None else for_weight, for_bias if ctx.shifted else None)
@@ -71,12 +72,29 @@ def measure(given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x, channels = _precise(given), given.shape[1]
     count = x.new_full((1,), x.numel() / channels)
     variance, mean = torch.var_mean(x, _dims(x), correction=0) if len(x) else x.new_zeros(2, channels)
-    ranks = gathered(torch.cat([count, mean, variance]))
+    ranks = _gathered(torch.cat([count, mean, variance]))
     counts, means, variances = torch.split(ranks, [1, channels, channels], dim=1)
     whole = counts.sum()
     mean = (counts * means).sum(0) / whole
     # Of each rank's values around its own mean, and of the means around the mean of all.
     return mean, (counts * (variances + (means - mean).square())).sum(0) / whole, whole
+
+
+# In a way that torch.compile can follow.
+
+
+def _gathered(x: Float[Tensor, " *shape"]) -> Float[Tensor, " ranks *shape"]:
+    """What each rank has, of the same shape."""
+    everyone = x.new_empty(dist.get_world_size(), *x.shape)
+    dist.all_gather_into_tensor(everyone, x[None].contiguous())
+    return everyone
+
+
+def _summed(x: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
+    """Added up over all ranks."""
+    x = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(x)
+    return x
 
 
 def _precise(x: Tensor) -> Tensor:
