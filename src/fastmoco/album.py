@@ -22,7 +22,7 @@ ATTEMPTS = 20  # to find an image that can be read; with a tenth of a set unread
 
 
 def read(images: Images, index: int) -> tuple[Image, dict[int, str]]:
-    """An image, or another in its place that depends only on its index; with those that could not be read, and why."""
+    """An image, or another in its place, chosen by its index alone; and those that could not be read, with reasons."""
     bad: dict[int, str] = {}
     for attempt in range(ATTEMPTS):
         other = int(key(index, attempt)) % len(images) if attempt else index
@@ -85,7 +85,7 @@ def collect(
 
 
 def shown(size: int) -> float:
-    """The part of an image's short side that is shown, where no one says: ImageNet's custom from its 224 px on."""
+    """The part of an image's short side that is shown by default: ImageNet's custom from 224 px on."""
     return 7 / 8 if size >= 224 else 1.0
 
 
@@ -141,7 +141,7 @@ class Unreadable:
         return " ".join(self.images.name(index).split())
 
     def add(self, bad: Mapping[int, str], read: int) -> None:
-        """Note those of a batch, after which so many images of the set have been read; too many end the training."""
+        """Note the unreadable images of a batch, now that `read` of the set were read; too many end the training."""
         if self.new(bad):
             self.reasons |= {self._name(index): reason for index, reason in bad.items()}
             if leads():

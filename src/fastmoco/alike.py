@@ -1,4 +1,4 @@
-"""Recipes that are written otherwise and compute the same: a row of a figure may be a method by another name."""
+"""Recipes that are written differently and compute the same: a row of a figure may be a method by another name."""
 
 import functools
 from dataclasses import replace
@@ -11,9 +11,9 @@ from fastmoco.steps import Combine, Divide, Nearest, Path, Stitch
 
 @functools.cache
 def plain(recipe: Recipe) -> Recipe:
-    """The recipe without steps that change nothing, and with averages told by how many there are.
+    """The recipe without steps that change nothing, and with merged patches given by their count where possible.
 
-    Two that are equal then compute the same, but for the order of their samples. Not all that do become equal.
+    Recipes that are then equal compute the same, but for the order of their samples. Others may do so, too.
     """
     views = []
     for view, seen in zip(recipe.views, recipe.seen(), strict=True):
@@ -29,7 +29,7 @@ def _plain(path: Path, start: Plan) -> Path:
 
 
 def _shorten(path: Path, start: Plan) -> Path:
-    """A path less one thing that could be said in fewer words, or as it is."""
+    """A path with one step dropped or said in fewer words; as it is if there is none."""
     plans = [start]
     for place, step in enumerate(path):
         plans.append(step.plan(plans[-1]))
@@ -46,7 +46,7 @@ def _shorten(path: Path, start: Plan) -> Path:
 
 
 def _merge(step: Combine, plan: Plan) -> Combine:
-    """As all combinations, or as so many of them, where that means the same."""
+    """The same step as a plain mean or maximum of all combinations, or of a count of them, where there is one."""
     if not isinstance(step.merge, Mean | Max | Tiles) and step.merge != Weighted(0.5):
         return step
     merge = step.merge if isinstance(step.merge, Max) else Mean()
@@ -54,7 +54,7 @@ def _merge(step: Combine, plan: Plan) -> Combine:
     for count in (None, len(made)):
         try:
             others = merge.groups(len(plan.seen), step.n, plan.grid, count)
-        except ValueError:  # so many cannot be chosen evenly
+        except ValueError:  # that many cannot be chosen evenly
             continue
         if sorted(map(sorted, made)) == sorted(map(sorted, others)):
             return Combine(step.n, merge, count)

@@ -46,7 +46,7 @@ class Look:
 
 
 def draw(augment: Augment, keys: Int64[Tensor, "*n"]) -> Look:
-    """A look for each key, of which it is a pure function; always on the CPU. Keys must be used for nothing else."""
+    """A look for each key, as a pure function of it; always on the CPU. Keys must be used for nothing else."""
     u = uniform(keys, _COUNT)
     *strengths, hue = augment.jitter
     low = torch.tensor([max(0.0, 1 - strength) for strength in strengths] + [-hue])
@@ -94,7 +94,7 @@ Colours = tuple[Float[Tensor, "*n h w"], ...]
 def jitter(x: Colours, factors: Float[Tensor, "*n 4"], order: Int[Tensor, "*n 4"]) -> Colours:
     """Brightness, contrast, saturation and hue, each sample in its own order."""
     # Contrast asks for the mean grey of an image as it is when its turn comes. A compiler would write and read all
-    # pixels at each place where that may be. To go the way to it beforehand costs arithmetic, which a GPU has.
+    # pixels wherever that may be. To compute it beforehand costs only arithmetic, of which a GPU has plenty.
     return _jitter(x, factors, order, mean_at_contrast(x, factors, order) if x[0].is_cuda else None)
 
 
@@ -137,7 +137,7 @@ def blend(
 
 
 def turn(x: Colours, shift: Float[Tensor, "*n"]) -> Colours:
-    """Hues moved along the colour circle, of which `shift` is a part; the largest and smallest channel values stay."""
+    """Hues moved by `shift` of the colour circle; the largest and smallest channel values stay."""
     red, green, blue = x
     shift = shift[..., None, None]
     top = red.maximum(green).maximum(blue)
@@ -147,7 +147,7 @@ def turn(x: Colours, shift: Float[Tensor, "*n"]) -> Colours:
     hue = torch.where(top == red, green - blue, hue).div_(chroma.clamp(min=torch.finfo(red.dtype).tiny))
     hue = hue.add_(6 * (shift - shift.round()))
     # A channel is at its top up to a distance of 1 from its own colour, and at its bottom from a distance of 2 on.
-    # Hues are from -4 to 8 by now, so three folds make of a difference the distance on the circle.
+    # Hues are from -4 to 8 by now, so three folds turn a difference into the distance on the circle.
     distances = [(hue - own).abs_().sub_(3).abs_().sub_(3).abs_() for own in (0, 2, 4)]
     falls = [distance.sub_(1).clamp_(0, 1).mul_(chroma) for distance in distances]
     still = (shift == 0).float()
@@ -161,7 +161,7 @@ def grey(x: Colours, which: Bool[Tensor, "*n"]) -> Colours:
 
 
 def blur(x: Float[Tensor, "*n 3 h w"], sigma: Float[Tensor, "*n"], radius: int) -> Float[Tensor, "*n 3 h w"]:
-    """A Gaussian of each sample's own width, cut off beyond `radius` pixels; an image goes on as its own reflection."""
+    """A Gaussian of each sample's own width, cut off beyond `radius` pixels; images are reflected at their edges."""
     height, width = x.shape[-2:]
     with torch.autocast(x.device.type, enabled=False):
         down, along = (_gaussian(sigma, size, min(radius, size - 1)) for size in (height, width))

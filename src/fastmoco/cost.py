@@ -17,7 +17,7 @@ BATCH = 2  # a norm needs two images; counts are per image
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiply-adds are per image, by network, one entry for each view; an empty one is no pass of its own."""
+    """Multiply-adds are per image, by network, one entry a view: empty if it has no pass of its own."""
 
     parameters: Mapping[str, int]
     online: tuple[Mapping[str, int], ...]

@@ -39,7 +39,7 @@ def boxes(keys: Int64[Tensor, " n"], sizes: Int64[Tensor, "n 2"], scale: Float[T
 
 
 def shrinks(where: Int64[Tensor, "crops n 4"], size: Int64[Tensor, " crops"]) -> Int64[Tensor, " n"]:
-    """How many times smaller, of 1, 2, 4 and 8, an image may be before a crop of it has fewer pixels than its view."""
+    """By how much, of 1, 2, 4 and 8, each image can be reduced and still give every crop the pixels of its view."""
     spare = (where[..., 2:] - where[..., :2]).amin(2) // size[:, None]
     return 2 ** torch.bucketize(spare.amin(0), torch.tensor([2, 4, 8]), right=True)
 
@@ -50,7 +50,7 @@ def cut(image: Image, box: Sequence[int], view: View, shrink: int = 1) -> UInt8[
     `shrink`: by how much the image was reduced when it was decoded; boxes are in full-size pixels.
     """
     left, upper, right, lower = (edge / shrink for edge in box)
-    # A crop knows nothing of what is around it. Only of pixels that it cuts through, PIL sees the whole.
+    # PIL sees nothing around the crop, but the whole of every pixel that an edge cuts through.
     x, y = int(left), int(upper)
     crop = image.crop((x, y, math.ceil(right), math.ceil(lower)))
     inside = (left - x, upper - y, right - x, lower - y)

@@ -24,7 +24,7 @@ from fastmoco.draws import Draws
 from fastmoco.images import Images, fetch, load, look
 
 LONGEST = 72  # bytes of the folder in which workers make sockets, whose paths may have 108
-LARGEST = 1024  # pixels along a side of an image that is left to the device; what it needs for a block follows from it
+LARGEST = 1024  # pixels along a side, at most, of an image that is left to the device; it bounds the memory of a block
 
 Crops = list[UInt8[np.ndarray, "_ _ 3"]]  # all of one image
 
@@ -72,7 +72,7 @@ class Cuts(Dataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         index, draws = self.draws.index(step), self.draws
-        # Headers tell where crops lie. That is drawn for all images at once; then each is decoded as far as it is used.
+        # Headers tell the sizes, so that boxes are drawn for all images at once; then each is decoded as far as needed.
         files = [self._look(number) for number in index.tolist()]
         sizes = torch.tensor([(1, 1) if image is None else image.size for _, image in files])
         where = draws.boxes(step, index, sizes)
@@ -80,7 +80,7 @@ class Cuts(Dataset[Batch]):
         left = _leave(step, places, [files[place][0] for place in places], sizes, where) if places else None
         here = sorted({*range(len(index))} - {*places})
         opened = {place: files[place][1] for place in here}
-        del files  # and `pop`: or the pixels of all images would be kept
+        del files  # here, and by `pop` below: or the pixels of all images would be kept
         parts, bad = self._cut(step, index[here], (opened.pop(place) for place in here), where[:, here])
         return Batch(index, draws.looks(step), parts, bad, (step + 1) * draws.batch, left)
 
@@ -94,7 +94,7 @@ class Cuts(Dataset[Batch]):
     def _cut(
         self, step: int, index: Int64[Tensor, " n"], images: Iterator[Image | None], where: Int64[Tensor, "crops n 4"]
     ) -> tuple[list[UInt8[Tensor, "_ n 3 _ _"]], dict[int, str]]:
-        """For each view the crops of images that are not decoded yet; or of others, where that is impossible."""
+        """For each view the crops of images that are not decoded yet; others stand in for those that cannot be."""
         stacks = [np.empty((view.count, len(index), view.size, view.size, 3), np.uint8) for view in self.draws.views]
         rows = [row for stack in stacks for row in stack]
         shrink = shrinks(where, torch.tensor([view.size for view in self.views])).tolist()
@@ -114,7 +114,7 @@ class Cuts(Dataset[Batch]):
         with contextlib.suppress(Exception):  # as above
             if image is not None:
                 width, image = image.width, load(image, shrink)
-                shrink = shrink if image.width < width else 1  # of other formats than JPEG there is no smaller image
+                shrink = shrink if image.width < width else 1  # only a JPEG is decoded smaller
                 return [cut(image, box, view, shrink) for box, view in zip(boxes, self.views, strict=True)]
         return None
 
@@ -133,7 +133,7 @@ def suits(content: bytes, image: Image | None) -> bool:
         and image.mode in ("RGB", "L")
         and max(image.size) <= LARGEST
         and not image.info.get("progressive")
-        and image.info.get("adobe_transform") != 0  # red, green and blue as they are
+        and image.info.get("adobe_transform") != 0  # 0: stored as red, green and blue
         and content[-1024:].rstrip(b"\0").endswith(b"\xff\xd9")
     )
 
@@ -173,7 +173,7 @@ def working(cuts: Cuts, steps: range, workers: int, pin: bool) -> Iterator[Itera
 
 
 def keep_working(worker: int) -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach the workers too, but it is for the training to end, and for them to last.
+    """Ctrl-C and a scheduler's SIGTERM reach the workers, too; they go on, since the training decides when to end.
 
     A second SIGTERM ends a worker, if it does not end by itself when the training does.
     """

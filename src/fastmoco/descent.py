@@ -19,7 +19,7 @@ def descend(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Forward, backward, the optimiser, the target branch; the loss, and the gradient's norm before it is clipped.
 
-    `forward` is the learner in another's hands, who brings the gradients of all ranks together.
+    `forward` is the learner, or what wraps it to bring the gradients of all ranks together.
     """
     with torch.autocast(views[0].device.type, torch.bfloat16, enabled=bf16):
         loss = (forward or learner)(views)

@@ -31,7 +31,7 @@ def rename(key: str) -> str:
 def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     arrays = {rename(key): value.numpy() for key, value in tensors.items() if not key.endswith(_COUNT)}
     content = pickle.dumps({"model": arrays, "__author__": "fastmoco", "matching_heuristics": True}, protocol=3)
-    # The name before numpy 2, which later ones know too; what follows its first place may be weights.
+    # The name before numpy 2, which later versions know, too. Only the first: other matches may be weights.
     content = content.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n", 1)
     write(path, lambda file: file.write(content))
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def grouped() -> bool:
-    """Whether there is a group of processes, be it of one."""
+    """Whether there is a group of processes, even a group of one."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -103,7 +103,7 @@ def together() -> Iterator[None]:
 
 @contextmanager
 def first_per_machine() -> Iterator[None]:
-    """First one process of each machine, then the others: what the first has written, they find."""
+    """First one process of each machine, then the others, which find what the first has written."""
     if local_rank() > 0:
         agree(None)
     try:
@@ -114,7 +114,7 @@ def first_per_machine() -> Iterator[None]:
 
 
 def same(flags: Mapping[str, object]) -> None:
-    """Refuse flags that are others than those of rank 0: ranks would not do the same, and wait for each other."""
+    """Refuse flags that differ from rank 0's: ranks would do different things, and wait for each other for ever."""
     theirs = tell(lambda: dict(flags))
     with together():
         for name, value in flags.items():
@@ -128,13 +128,13 @@ def same(flags: Mapping[str, object]) -> None:
 
 @torch.no_grad()
 def gather(x: Shaped[Tensor, " b *shape"]) -> Shaped[Tensor, " n *shape"]:
-    """The rows of every rank, of which each has as many, in the order of ranks; without gradient."""
+    """The rows of every rank, as many from each, in the order of ranks; without gradient."""
     return gather_later(x)()
 
 
 @torch.no_grad()
 def gather_later(x: Shaped[Tensor, " b *shape"]) -> Callable[[], Shaped[Tensor, " n *shape"]]:
-    """The same, begun: the rows travel until they are asked for."""
+    """Begin to `gather`; what is returned waits for the rows, which travel meanwhile."""
     x = x.detach()
     if not grouped():
         return lambda: x
@@ -163,7 +163,7 @@ def concatenate(x: Shaped[Tensor, " b *shape"]) -> Shaped[Tensor, " n *shape"]:
 
 @torch.no_grad()
 def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Shaped[Tensor, " *shape"]:
-    """Added up over all ranks, or the most or least of them; without gradient."""
+    """The sum over all ranks, or by `op` the most or least; without gradient."""
     x = x.detach().clone(memory_format=torch.contiguous_format)
     if grouped():
         dist.all_reduce(x, op)
@@ -171,7 +171,7 @@ def total(x: Shaped[Tensor, " *shape"], op: dist.ReduceOp.RedOpType = dist.Reduc
 
 
 class Swap(torch.autograd.Function):
-    """Each rank sends some rows to each other one, with gradient."""
+    """Each rank sends some of its rows to each other rank, with gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int]) -> Tensor:
@@ -238,7 +238,7 @@ def timing(module: DistributedDataParallel) -> dict[str, float]:
 
 
 def share(count: int, block: int = 1) -> range:
-    """Which of so many this rank takes: whole blocks, in the order of ranks."""
+    """Which of `count` things this rank takes: whole blocks, in the order of ranks."""
     blocks = -(-count // block)
     first, last = (place * blocks // world() * block for place in (rank(), rank() + 1))
     return range(min(first, count), min(last, count))

@@ -40,7 +40,7 @@ class Draws:
         return self.per_epoch * self.epochs
 
     def index(self, step: int) -> Int64[Tensor, " b"]:
-        """The images of a step that this rank takes: of equal numbers, if the batch divides."""
+        """The images of a step that this rank takes: as many as each other rank, if the batch divides."""
         epoch, place = divmod(step, self.per_epoch)
         visited = order(self.seed, epoch, self.images)
         taken = visited[place * self.batch :][: self.batch]

@@ -68,7 +68,7 @@ class ResNet(nn.Module):
 
 
 def _compiled_for_gpu(x: Float[Tensor, "b c height width"]) -> bool:
-    """Elsewhere what it takes to fold an image is not won back."""
+    """Elsewhere it costs more to fold an image than it gains."""
     return x.is_cuda and torch.compiler.is_compiling()
 
 

@@ -41,7 +41,7 @@ def _stop(error: Exception, code: int = 2) -> NoReturn:
     if not getattr(error, "told", False):
         print(f"fastmoco: {' '.join(message.split())}", file=sys.stderr, flush=True)
     if hasattr(error, "told"):
-        time.sleep(1)  # a launcher ends all ranks as soon as one has ended, and one may have still to tell it
+        time.sleep(1)  # a launcher ends all ranks as soon as one ends, and the one that tells may need a moment
     sys.exit(code)
 
 

@@ -162,7 +162,7 @@ def _find(weights: str, terms: Terms) -> "Pretrained":
 
 
 def _refuse(path: Path) -> None:
-    """A file that cannot be added to is told now, and not after hours."""
+    """Refuse now, and not after hours, a file that cannot be added to."""
     from fastmoco import results
     from fastmoco.run import room
 

@@ -33,12 +33,12 @@ def find_folder(path: str) -> Source:
             raise ValueError(f"no images in {path!r}; known endings: {_KNOWN}, or tar for shards")
         return put_together(train)
     place = next((each for each in (os.path.join(path, name) for name in VAL) if os.path.isdir(each)), None)
-    names = _read_names(os.path.join(path, "train"))  # which held-out shards may leave to those to learn from
+    names = _read_names(os.path.join(path, "train"))  # for held-out shards that have none of their own
     return put_together(train, _read_folder(place, train.classes, names) if place else None)
 
 
 def _read_folder(path: str, known: tuple[str, ...] = (), names: Sequence[str] = ()) -> Images | None:
-    """A tree of images, or else shards, or else nothing; `known` are the classes that others have, by these names."""
+    """A tree of images, or else shards, or else None; `known` and `names` are the classes of another part."""
     if not os.path.isdir(path):
         return None
     root = os.fsencode(path)

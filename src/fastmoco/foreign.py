@@ -24,7 +24,7 @@ class Layout:
     """How a project names what is in its files, apart from the `module.` that parallel training puts before it."""
 
     name: str
-    sign: str  # a file with a key that begins like this is of this layout, if of none before it in the table
+    sign: str  # a file with a key that begins so has this layout, unless one before it in the table fits
     online: str  # what the keys of the encoder begin with
     target: str = ""  # the same of its momentum copy, where there is one
     others: tuple[str, ...] = ()  # what the keys of other known parts begin with; they are dropped
@@ -178,7 +178,7 @@ def _damaged(file: Path) -> bool:
 
 
 def recognise(tensors: "Mapping[str, Tensor]") -> Layout:
-    """The first layout of the table that some key is a sign of; the last is a sign of itself."""
+    """The first layout of the table whose sign begins a key; every key begins with the last one's, which is empty."""
     return next(layout for layout in LAYOUTS if any(key.startswith(layout.sign) for key in tensors))
 
 

@@ -24,7 +24,7 @@ HIGH_GRADIENT = 10.0  # ten times the norm at which the paper clips
 # Before a norm, weights that jump grow and their gradients shrink, so that only the distance to the target tells.
 HIGH_DRIFT = 0.5
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
-FALLEN = 1.0  # points of kNN, and twice its standard error, as with few images to judge by more may be chance
+FALLEN = 1.0  # points of kNN, and by twice its standard error: with few images, more than a point may be chance
 
 
 @torch.no_grad()
@@ -127,7 +127,7 @@ def peak(lines: Iterable[Mapping[str, float | int]], step: int, images: int) -> 
 
 
 def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:
-    """Not a number where no line has the name, which then exceeds no threshold."""
+    """NaN, which exceeds no threshold, if no line has the name."""
     return statistics.median([line[name] for line in lines if name in line] or [math.nan])
 
 

@@ -41,7 +41,7 @@ class Images(Protocol):
 
 @runtime_checkable
 class Encoded(Protocol):
-    """Images that can also be had as they lie in files, of which some need not be decoded whole, or not here."""
+    """Images that can also be had as encoded files, which may be decoded in part, or elsewhere."""
 
     def fetch(self, index: int) -> bytes | Image: ...  # the image itself where there is no file of it
 

@@ -11,13 +11,13 @@ MOMENT = 1.0  # seconds in which two are one: `timeout` and launchers pass on to
 class Interrupts:
     """While this is open, a signal is noted, and the step in progress is finished.
 
-    Other signals than Ctrl-C only after `hold`. A scheduler sends SIGTERM to all processes of a run, those that compile
-    for it included; the step that waits for them would never end, so until it has, SIGTERM ends the run at once.
+    Before `hold`, only Ctrl-C is. A scheduler sends SIGTERM to all processes of a run, also to those that compile for
+    it, and a first step that waits for them would never end; so until it has ended, SIGTERM ends the run at once.
     """
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
-        self._pressed: float | None = None  # when Ctrl-C first was
+        self._pressed: float | None = None  # when Ctrl-C was first pressed
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":

@@ -14,7 +14,7 @@ RESTARTS = 3  # after a process that was killed
 def launch(devices: int, verb: str, given: Sequence[str], flags: Mapping[str, object]) -> None:
     """Run a command as so many processes, to its end. A mistake or a stop of theirs ends this process, too.
 
-    A process that was killed, by the system that is out of memory for example, ends the attempt, and another begins.
+    A process that was killed, for example by a system out of memory, ends the attempt, and another begins.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

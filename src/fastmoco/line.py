@@ -19,7 +19,7 @@ class Line:
         self.shown = time.monotonic() if fresh else float("-inf")  # just now, or never
 
     def show(self, text: str) -> None:
-        """The state of things, which the next one takes the place of."""
+        """The state of things, until the next one replaces it."""
         self.shown = time.monotonic()
         self.erase()
         if self.live:

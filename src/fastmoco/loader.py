@@ -42,7 +42,7 @@ class Loader(Protocol):
 
 
 class Stream:
-    """Workers read every image once a step; they decode and cut it, or the device does, as it does the rest."""
+    """Workers read the images of each step. They, or the device, decode and cut them; the device does the rest."""
 
     def __init__(
         self, images: Images, draws: Draws, device: torch.device, workers: int, compile: bool, decode: Decode = "cpu"
@@ -82,7 +82,7 @@ class Resident:
     def since(self, step: int, every: int = 1) -> Generator[Batch, None, None]:
         batches = map(self._draw, range(step, self.draws.steps, every))
         # On a CPU, threads that draw would only take its cores from the networks.
-        # Pinned, since a GPU takes only such memory while it is at work, and would else be waited for.
+        # Pinned: other memory would be copied only when the GPU has nothing left to do.
         yield from ahead(map(Batch.pin_memory, batches)) if self.device.type == "cuda" else batches
 
     def _draw(self, step: int) -> Batch:
@@ -110,7 +110,7 @@ def choose(
     decode: Decode = "cpu",
     seen: Callable[[int], None] = lambda count: None,
 ) -> Loader:
-    """Resident where the whole set fits and crops are quicker there, else stream, for which `decode` is."""
+    """Resident where the whole set fits and crops are quicker there, else stream; `decode` is for the latter."""
     if decode == "gpu" and device.type != "cuda":
         raise ValueError(f"--decode gpu needs a GPU, and the device is {device.type}; leave it out")
     room = math.inf if way == "resident" else _room(images, device) if way == "auto" else 0.0
@@ -150,7 +150,7 @@ def ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def finish(crops: Tensor, look: Look, view: View) -> Float[Tensor, "count b 3 size size"]:
     """From 8-bit crops to what a network sees."""
-    # Whatever lies next to what in memory here, the same numbers come out: sums depend on the order.
+    # In one memory format, whatever came in: sums depend on the order, and the same numbers must come out.
     crops = crops.to(torch.float, memory_format=torch.contiguous_format)
     return normalise(change(crops / 255, look, view.augment))
 

@@ -60,12 +60,12 @@ def _is(descriptor: int, path: Path) -> bool:
     """Whether an open file is still the one of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
-    except OSError:  # it is gone; of one that another machine has removed a file system may tell that in other ways
+    except OSError:  # it is gone; if another machine removed it, the error may be any, by the file system
         return False
 
 
 def refuse_others(path: Path, ours: Collection[str], kind: str, flag: str) -> None:
-    """A folder that holds something else stays as it is; `ours` is what a kill leaves before there was anything."""
+    """A folder that holds something else stays as it is; `ours` is what an early kill may leave behind."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file; give a folder for {flag}")
     known = {".lock", *ours}

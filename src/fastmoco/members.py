@@ -77,7 +77,7 @@ def fit(image: Image, size: int) -> tuple[int, int]:
 
 
 def write_shard(file: Path, members: Iterator[Member], images: Images, mib: int) -> int:
-    """Take members until the shard is full, and tell its bytes. It is whole or absent."""
+    """Write members until the shard is full, and return its bytes. It is whole or absent."""
 
     def fill(stream: BinaryIO) -> None:
         # What tarfile adds by itself has no time and no owner.

@@ -63,7 +63,7 @@ class Meter:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Time that is spent on something else than training."""
+        """Time that is spent on something other than training."""
         begun = time.perf_counter()
         yield
         self.since += time.perf_counter() - begun
@@ -96,7 +96,7 @@ class Meter:
         }
 
     def _memory(self) -> int:
-        """The most that tensors have taken of a GPU, or what the process has now."""
+        """The most that tensors have taken of a GPU; without one, what the process takes now."""
         if self.losses.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.losses.device)
         try:

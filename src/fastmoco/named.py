@@ -13,7 +13,7 @@ from fastmoco import shards
 from fastmoco.folders import find_folder
 from fastmoco.images import Pixels, Source, describe, put_together
 
-IMAGENETTE = (9469, 3925)  # images to learn from and held out: fewer are an archive that was not unpacked to its end
+IMAGENETTE = (9469, 3925)  # images to learn from and held out: with fewer, the archive was not unpacked to its end
 
 
 def _load(name: str, make: Callable[..., Any], download: bool) -> Any:

@@ -103,17 +103,17 @@ def _precise(x: Tensor) -> Tensor:
 
 
 def _dims(x: Tensor) -> list[int]:
-    """All but that of the channels, which is the second."""
+    """Over which a channel is averaged: all but the second, which is that of the channels."""
     return [0, *range(2, x.dim())]
 
 
 def _shape(x: Tensor) -> tuple[int, ...]:
-    """Of one value for each channel, so that it goes with `x`."""
+    """In which one value for each channel broadcasts over `x`."""
     return (1, -1, *(1,) * (x.dim() - 2))
 
 
 def _as(x: Tensor, given: Tensor) -> Tensor:
-    """Of the same type; a conversion to what it is already makes torch 2.11 lose the gradient when it compiles."""
+    """With the type of `given`. To convert what has it already makes torch 2.11 lose the gradient when it compiles."""
     return x if x.dtype == given.dtype else x.to(given.dtype)
 
 

@@ -65,7 +65,7 @@ class Decoder:
     def _cut(
         self, files: list[UInt8[Tensor, " _"]], left: Left, block: list[int]
     ) -> tuple[list[UInt8[Tensor, "_ n 3 _ _"]], list[int]]:
-        """For each view the crops of these files, and which of them cannot be decoded: their crops are anything."""
+        """For each view the crops of these files, and which of them cannot be decoded: their crops hold anything."""
         sizes, views = left.sizes[block], self.cuts.draws.views
         width, height = (-(-side // GRAIN) * GRAIN for side in sizes.amax(0).tolist())
         album = torch.zeros(len(files), 3, height, width, dtype=torch.uint8, device=self.device)
@@ -94,18 +94,18 @@ def decode(files: list[UInt8[Tensor, " _"]], device: torch.device) -> list[UInt8
     """JPEGs as the device's decoder has them; None for one that it refuses."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    # For the whole process, since threads would undo each other's filters. It tells to use a library not yet common.
+    # A warning that asks for a library few have yet. For the whole process, as threads would undo each other's filters.
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torchvision\.io")
     try:
         return list(decode_jpeg(files, mode=ImageReadMode.RGB, device=device))
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError:  # does not say which of them
+    except RuntimeError:  # which does not say for which of them
         return [None] if len(files) == 1 else [image for file in files for image in decode([file], device)]
 
 
 def _try(device: torch.device) -> None:
-    """Refuse a torchvision that cannot do it: file after file, PIL would."""
+    """Refuse a torchvision that cannot do it, or PIL would decode file after file."""
     stream = io.BytesIO()
     PIL.Image.new("RGB", (16, 16)).save(stream, "JPEG")
     if decode([torch.frombuffer(stream.getbuffer(), dtype=torch.uint8)], device) == [None]:

@@ -136,7 +136,7 @@ def _line(panel: "Axes", encoder: str, points: list[tuple[float, float, float]],
 
 # The growth of cost
 
-# What it is asked for, batch, size, m, n, samples, whether it fits; if so its rate, and a GPU's peak of memory.
+# The question, batch, size, m, n, samples, whether it fits; if so the rate, and a GPU's peak memory.
 Point = Mapping[str, Any]
 
 AXES = {  # for each question: the number that grows, its name, whether by factors, and what stays the same
@@ -213,7 +213,7 @@ def _lines(panel: "Axes", key: str, points: Sequence[Point], value: str, width: 
 
 
 def _label_patches(panel: "Axes", points: Sequence[Point]) -> None:
-    """Whole views as a line across; n at each point, together where as many samples come of another n."""
+    """Whole views as a line across; n at each point, several where they give as many samples."""
     together: dict[tuple[int, int], list[Point]] = {}
     for point in sorted(points, key=lambda point: point["n"]):
         if point["m"] == 1 and point["fits"]:

@@ -118,7 +118,7 @@ def show(path: bytes) -> str:
 @final
 @dataclass(eq=False)
 class _Part:
-    """The index of one shard; labels are none at all where an image has none."""
+    """The index of one shard; if any image has no label, there are none at all."""
 
     names: Shaped[np.ndarray, " images"]
     offsets: Int64[np.ndarray, " images"]

@@ -11,8 +11,8 @@ ALIGNED = 16  # channels that a GPU reads at once; what is missing is filled wit
 def convolve(x: Float[Tensor, "b c height width"], weight: Float[Tensor, "d c 7 7"]) -> Float[Tensor, "b d high wide"]:
     """A 7x7 convolution of stride 2 and padding 3, of images with even sides.
 
-    Of three channels a GPU's matrix units would be fed mostly zeros. With each block of 2x2 pixels as twelve channels
-    it is a convolution of 4x4 and stride 1, in which an output sees the same pixels by the same weights: tap k of seven
+    With three channels, a GPU's matrix units would be fed mostly zeros. With each block of 2x2 pixels as twelve, it is
+    a convolution of 4x4 and stride 1, in which an output sees the same pixels by the same weights: tap k of seven
     becomes tap k + 1 of eight, and lies in block (k + 1) // 2 of four.
     """
     blocks = F.pad(_fold(x), (2, 1, 2, 1, 0, ALIGNED - 4 * x.shape[1]))

@@ -157,7 +157,7 @@ def _recipes(job: Job, what: Sequence[str], lengths: Sequence[int]) -> "dict[Job
     from fastmoco.recipes import find, rows
 
     if job.base:
-        find(job.base)  # whose mistakes are not a row's
+        find(job.base)  # whose mistakes end the sweep, and are not taken for a row's
     carried = []
     for row in dict.fromkeys(row for each in what for row in rows(each)):
         try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIGURES = "docs/results"
 BASE = "pocket/imagenette"
 ALL = "all"
-UNASKED = ("settings", ALL)  # are not printed
+UNASKED = ("settings", ALL)  # tables that are printed only if asked for
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
 DRAWN = {  # for each figure what it shows, in words for those who cannot see it
@@ -83,7 +83,7 @@ def report(
         for path in draw(gather(known, base, setting), Path(figures), table):
             print(f"drawn: {path}")
     texts = {Path(each): filled(Path(each), makers, Path(figures or FIGURES), table) for each in fill}
-    for document, text in texts.items():  # when all could be made
+    for document, text in texts.items():  # only now, when all could be made
         ends = "\r\n" if b"\r\n" in document.read_bytes() else "\n"
         document.write_text(text, newline=ends)
         print(f"filled: {document}")

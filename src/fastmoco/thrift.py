@@ -19,7 +19,7 @@ def spare(learner: Learner, recompute: bool, micro: int) -> None:
     """Let a learner take less memory; it learns the same. Before its networks are compiled.
 
     `recompute` keeps of the online encoder only what enters each block. `micro` shows the encoder of either branch at
-    most so many images at once, and keeps of them their embeddings; 0 shows it all.
+    most that many images at once, and keeps only their embeddings; 0 shows it all at once.
     """
     if micro < 0:
         raise ValueError(f"--micro {micro}: use a number of images, or 0 for all at once")
@@ -48,7 +48,7 @@ def _in_rows(module: nn.Module) -> list[nn.Module]:
 
 
 def _refuse_norms(learner: Learner, micro: int) -> None:
-    """What looks across the batch is a batch norm, or keeps running statistics as one does."""
+    """Refuse what looks across the batch: a batch norm, or what keeps running statistics as one does."""
     for module in learner.online.encoder.modules():
         if isinstance(module, _BatchNorm) or "running_var" in dict(module.named_buffers(recurse=False)):
             raise ValueError(
@@ -82,7 +82,7 @@ class StemAgain(nn.Module):
 
 
 class InParts(nn.Module):
-    """An encoder that sees a batch in parts. They are made around the call, which is what is compiled: one part is."""
+    """An encoder that sees a batch in parts. It is split before the call, so that what is compiled is one part."""
 
     micro: int
 

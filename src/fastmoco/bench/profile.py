@@ -63,7 +63,7 @@ def measure(recipe: Recipe, gear: Gear, out: str, about: Mapping[str, Any], comm
 
 
 def stages(engine: Engine, step: Callable[[], object], count: int = STEPS) -> dict[str, float]:
-    """The share of each stage of a step that is not recorded: it is listened to where one ends and the next begins."""
+    """The share of each stage of a step that is not recorded; hooks mark where one ends and the next begins."""
     device, marks = engine.gear.device, []
     hooks = [
         engine.learner.register_forward_hook(lambda *_: marks.append(_mark(device))),

@@ -105,10 +105,10 @@ def embed(
     device: torch.device,
     halt: Callable[[], bool] = lambda: False,
 ) -> Float[Tensor, "n d"] | None:
-    """What a network makes of whole images, by running statistics; None if told to halt. It is left as it was.
+    """What a network makes of whole images, by running statistics; None if told to halt. The network is left as it was.
 
-    Each rank gives its own blocks, and gets what all have made. Where `halt` is something that ranks agree on, each
-    must have as many blocks; empty ones will do.
+    Each rank gives its own blocks, and gets what all have made. If ranks agree on when to `halt`, each must
+    have the same number of blocks; empty ones will do.
     """
     training = network.training
     network.eval()
@@ -121,7 +121,7 @@ def embed(
             # Not through __call__: a compiled encoder would be compiled again for images of this size.
             found.append(network.forward(_show(pixels, device)).float())
     network.train(training)
-    widths = agree(found[0].shape[1] if found else None)  # a rank without images is told how wide its no rows are
+    widths = agree(found[0].shape[1] if found else None)  # also for a rank that has no rows
     if widths is None:
         return None
     width = next(width for width in widths if width is not None)

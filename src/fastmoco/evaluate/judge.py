@@ -85,8 +85,8 @@ def _read(
 ) -> list[tuple[UInt8[Tensor, "_ 3 {size} {size}"], Int64[Tensor, " _"]]]:
     """Of each part that labels are split into, the middle of this rank's images, and the labels of all.
 
-    Of a large set an even part is taken; images that cannot be read are left out. Which they are is known when all
-    ranks have read what is theirs if all can be read; only then is it settled what is whose.
+    Of a large set an even part is taken; images that cannot be read are left out. Ranks first read their parts as if
+    all could be read. Then all know which cannot, the others are divided anew, and what is missing is read.
     """
     most = max(1, ROOM // (3 * size * size))
     index = order(0, 0, len(images))[:most].sort().values

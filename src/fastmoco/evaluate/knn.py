@@ -17,7 +17,7 @@ TEMPERATURE = 0.07
 ROOM = 2**32  # bytes of cosines that are held at once
 MOST = 1024  # queries that are asked at once, if their cosines have room
 TILE = 256  # of so many rows a GPU makes a product without waste
-WORTH = 8  # times as many as there are in the best groups, before it is worth looking for these
+WORTH = 8  # a bank this many times larger than the best groups makes it worth looking for them
 GROUP = 64  # cosines of which the highest stands for all; near the root of bank / neighbours, of ImageNet's 80
 
 
@@ -39,7 +39,7 @@ def vote(
     own: bool = False,
     block: int | None = None,
 ) -> Float[Tensor, "q {classes}"]:
-    """For each query the votes of its k nearest by cosine, each in proportion to exp(cosine / temperature), in all 1.
+    """For each query the votes of its k nearest by cosine, in proportion to exp(cosine / temperature); their sum is 1.
 
     With `own` the queries are the bank itself, and an image is not its own neighbour.
     """
@@ -114,7 +114,7 @@ def _count(
 def _add(
     weights: Float[Tensor, "q k"], chosen: Int64[Tensor, "q k"], classes: int, room: int = ROOM // 8
 ) -> Float[Tensor, "q {classes}"]:
-    """The weights of each class, as a product: a GPU would add in no fixed order. Of so many rows as have room."""
+    """The weights of each class, as a product: a GPU would add in no fixed order. As many rows at once as have room."""
     kinds = torch.arange(classes, device=chosen.device)
     rows = max(1, room // (5 * classes * chosen.shape[1]))
     parts = zip(torch.split(weights, rows), torch.split(chosen, rows), strict=True)

@@ -16,7 +16,7 @@ def top(k: int, scores: Float[Tensor, "q classes"], labels: Int[Tensor, " q"]) -
     """How many have their label among the k highest scores, in percent; of equal scores the first counts."""
     own = scores.gather(1, labels.long()[:, None])
     place = torch.arange(scores.shape[1], device=scores.device)
-    # What is surely below is counted, since no comparison with a score that is no number holds.
+    # By what is surely below, since no comparison with NaN holds: such a score is not right.
     below = (scores < own) | ((scores == own) & (place >= labels[:, None]))
     return 100 * ((~below).sum(1) < k).double().mean().item()
 

@@ -50,7 +50,7 @@ def evaluate_tuned(subject: Subject, protocol: Semi, rates: tuple[float, ...] = 
 
 
 def choose(subject: Subject, protocol: Semi, rates: tuple[float, ...]) -> float:
-    """The best rate; of equals the lowest. Held-out images of the set itself are not asked."""
+    """The best rate; of equals the lowest. The set's own held-out images have no say."""
     assert subject.train.labels is not None
     rest, held = hold_out(subject.train.labels, subject.classes, EVERY)
     if not len(held):

@@ -238,7 +238,7 @@ def scores(finding: "Finding") -> str:
 
 
 def _reason(task: Task, code: int, earlier: int) -> str:
-    """The line by which it ended, if that is in its log, after what was there before; else it was shown."""
+    """The line with which it ended, if its log has one since it began; else how it ended, and where the log is."""
     said = task.log.read_bytes()[earlier:].decode(errors="replace").splitlines() if task.log.exists() else []
     last = said[-1].removeprefix("fastmoco: ") if said and said[-1].startswith("fastmoco: ") else ""
     ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -116,7 +116,7 @@ def _where(group: Sequence[Finding], others: Sequence[Finding], timed: bool) -> 
 
 @dataclass(frozen=True)
 class Study:
-    """One panel: lines by name, and how its axis is."""
+    """One panel: lines by name, and what its axis is."""
 
     title: str
     axis: str

@@ -100,7 +100,7 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
 
 
 def _inside(recipe: Recipe, setting: Recipe) -> bool:
-    """Whether a recipe is in a setting, be it shorter."""
+    """Whether a recipe is in a setting, perhaps for fewer epochs."""
     return _scheduled(recipe, setting) and all(getattr(recipe, name) == getattr(setting, name) for name in SETTING)
 
 
@@ -110,7 +110,7 @@ def _scheduled(recipe: Recipe, setting: Recipe) -> bool:
 
 
 def changes(recipe: Recipe, setting: Recipe) -> list[str]:
-    """In what a recipe is of another setting, such as batch=32."""
+    """What puts a recipe into another setting, such as batch=32."""
     found = apart(replace(setting, schedule=recipe.schedule) if _scheduled(recipe, setting) else setting, recipe)
     return [f"{path}={brief(here)}" for path, _, here in found if path.partition(".")[0] in (*SETTING, "schedule")]
 

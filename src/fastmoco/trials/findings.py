@@ -36,7 +36,7 @@ class Finding:
     results: Mapping[str, Mapping[str, float]]  # by which encoder it is: online, or "target, recalibrated"
     curve: tuple[tuple[float, float, float], ...]  # epoch, seconds of training, kNN top-1
     circumstances: Mapping[str, Any]  # device, versions, commit, command
-    pixels: str = ""  # a digest of what some images hold; it was not always told
+    pixels: str = ""  # a digest of what some images hold; older findings have none
 
     def on(self, images: int, names: str, pixels: str) -> bool:
         """Whether it was trained on that set, as far as is known."""
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def trouble(self) -> str:
-        """In a word, what the training's last verdict was if it was a bad one; it was not always told."""
+        """The training's last verdict in a word, if it was a bad one; older findings have none."""
         word = str(self.circumstances.get("verdict", "")).partition(":")[0]
         return word if word in BAD else ""
 

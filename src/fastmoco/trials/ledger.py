@@ -55,7 +55,7 @@ class Ledger:
         return found
 
     def _put(self, finding: "Finding", task: Task) -> None:
-        """Add it, unless another sweep has; one of the same training that knew less makes room."""
+        """Add it, unless another sweep has; it replaces one of the same training that knew less."""
         from fastmoco.checkpoint import write
         from fastmoco.lock import in_turn
         from fastmoco.trials.findings import spell

@@ -160,7 +160,7 @@ def _columns(known: Mapping[str, Row], shown: Sequence[str]) -> dict[str, str]:
 def _cells(
     row: Row, name: str, findings: Sequence[Finding], twin: str, place: tuple[str, str], columns: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """A line: of a row that is another one here, or has not been run, only what the paper says."""
+    """A line; it has only the paper's number if the row is the same as another here, or has not been run."""
     instead = f"as {twin}" if twin else "" if findings else "not run"
     words = {
         "row": name,
