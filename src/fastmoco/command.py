@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fastmoco.flags import Data, Flag, Int, Str
+from fastmoco.flags import Data, Flag, Int, Str, Switch
 
 if TYPE_CHECKING:
     from fastmoco.images import Source
@@ -57,8 +57,8 @@ def pretrain(
     devices: Int = None,
     device: str = "auto",
     precision: Literal["auto", "bf16", "float32"] = "auto",
-    compile: Literal["auto", "on", "off"] = "auto",
-    graph: Literal["auto", "on", "off"] = "auto",
+    compile: Switch = "auto",
+    graph: Switch = "auto",
     recompute: Flag = False,
     micro: int = 0,
     loader: Literal["auto", "stream", "resident"] = "auto",

@@ -17,6 +17,7 @@ from fastmoco import __version__
 from fastmoco.checkpoint import write
 from fastmoco.distributed import grouped, launched, local_rank, local_world, world
 from fastmoco.engine import Gear, recordable
+from fastmoco.flags import Switch
 from fastmoco.kinds import fit, hints
 from fastmoco.loader import Decode, Way
 from fastmoco.lock import alone, refuse_others
@@ -26,7 +27,6 @@ from fastmoco.recipe import Recipe
 SAME = ("seed", "images")  # of a run that goes on; its data may have moved
 
 Precision = Literal["auto", "bf16", "float32"]
-Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
