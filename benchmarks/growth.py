@@ -35,8 +35,7 @@ from fastmoco.bench.step import working
 from fastmoco.engine import Gear
 from fastmoco.methods import both, encode, fast_moco
 from fastmoco.recipe import Recipe
-from fastmoco.run import record as recorded
-from fastmoco.run import settle
+from fastmoco.run import records_steps, settle
 from fastmoco.steps import Combine, Divide, Encode, Predict, Project
 
 # In the order of measuring: those without which no curve can be drawn come first, what may not fit comes last.
@@ -86,7 +85,7 @@ def main() -> None:
         return
     device, bf16, compiled, _ = settle("auto", "auto", flags.compile, None)
     first, *_ = points = plan(flags.batches, flags.sizes, flags.patches_size or flags.sizes[0], flags.only)
-    gear = Gear(device, bf16, compiled, recorded(flags.graph, first.recipe(flags.encoder), device, thrifty=False))
+    gear = Gear(device, bf16, compiled, records_steps(flags.graph, first.recipe(flags.encoder), device, thrifty=False))
     record: dict[str, Any] = {
         "bench": "growth",
         **circumstances(device, flags.commit),

@@ -86,7 +86,7 @@ def measure(recipe: Recipe, batch: int, gear: Gear, synchronised: bool, seconds:
     if gear.compile:  # nothing is left of the batch before; the number of graphs of one network is limited
         torch._dynamo.reset()
     torch.manual_seed(0)
-    engine = Engine(recipe, gear)
+    engine = Engine(Learner(recipe), gear)
     engine.start()  # before there is a group, which would bring gradients together, though there are no others
     if synchronised:
         synchronise(engine.learner, device, gear.compile)

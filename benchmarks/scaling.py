@@ -10,12 +10,13 @@ hides. What travels is counted on the real networks. How fast it travels is stat
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastmoco import cost
@@ -77,10 +78,21 @@ class Traffic:
     online: float  # of a forward pass, the part after the targets are made, which hides them
 
 
+@dataclass(frozen=True)
+class Unasked:
+    """No contrast: those of a recipe switch autocast off, which torch cannot on the meta device."""
+
+    def __call__(self, samples: Tensor, target: Tensor, own: Tensor) -> Tensor:
+        return samples.mean((1, 2))
+
+    def chance(self, batch: int) -> float:
+        return 0.0
+
+
 def count(recipe: Recipe) -> Traffic:
     """Counted on the meta device: the norms are listened to while a batch without values passes."""
     with torch.device("meta"):
-        learner = Learner(recipe)
+        learner = Learner(replace(recipe, contrast=Unasked()))
         batch = [torch.empty(view.count, 2, 3, view.size, view.size) for view in recipe.views]
     norms: list[Norm] = []
     for module in learner.modules():
@@ -88,7 +100,9 @@ def count(recipe: Recipe) -> Traffic:
             module.register_forward_hook(
                 lambda norm, *_: norms.append(Norm(norm.num_features, torch.is_grad_enabled()))
             )
-    _, targets = learner.encode(batch)
+    learner(batch)
+    assert learner.latest is not None
+    _, targets = learner.latest
     learning = sum(weight.numel() for weight in learner.online.parameters() if weight.requires_grad)
     spent = cost.measure(recipe)
     online, target = (sum(sum(view.values()) for view in side) for side in (spent.online, spent.target))

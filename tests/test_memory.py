@@ -31,7 +31,7 @@ def gears(monkeypatch):
     seen = []
 
     class Pretended:
-        def __init__(self, recipe, gear):
+        def __init__(self, learner, gear):
             seen.append(gear)
 
         def start(self):
@@ -42,6 +42,7 @@ def gears(monkeypatch):
                 raise torch.OutOfMemoryError("tried to allocate")
 
     monkeypatch.setattr(memory, "Engine", Pretended)
+    monkeypatch.setattr(memory, "Learner", lambda recipe: recipe)
     monkeypatch.setattr(memory.torch, "zeros", lambda shape, device: torch.empty(shape, device="meta"))
     return seen
 

@@ -163,9 +163,6 @@ def _parse(verb: str, words: list[str]) -> Callable[[], object]:
         if loose and loose[1] in words and any(word.startswith("-") for word in words[: words.index(loose[1])]):
             told = f"{loose[1]!r} belongs to no flag; put it before the first flag, or leave it out"
         raise ValueError(f"{told}; see fastmoco {verb} --help") from None
-    # An empty one would go unnoticed among the others.
-    if () in call.keywords.get("set", ()):
-        raise ValueError("--set: give NAME=VALUE after it, such as optim.lr=0.15")
     return functools.partial(call)
 
 

@@ -26,12 +26,6 @@ USUAL = {
 OTHERS = "pocket/photos"
 MOST_EPOCHS = 1_000_000
 
-# Flags that a run takes as they are.
-AS_IS = (
-    *("loader", "seed", "log_every", "save_every", "keep_every", "knn_every"),
-    *("recompute", "micro", "decode"),
-)
-
 # In Python a list of words, or values by name; on the command line several at once, and the flag several times.
 Settings = Annotated[
     Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...], ...],
@@ -87,13 +81,13 @@ def pretrain(
         seed: the seed of weights, order of images and views.
         devices: how many GPUs of this machine share every batch.
         device: cpu, cuda, cuda:1, ...; auto is a GPU if any.
-        precision: auto is bf16 where a GPU has it.
+        precision: number type; auto is bf16 if a GPU has it.
         compile: use torch.compile; auto is on with a GPU.
-        graph: let a GPU record a step; auto is if it can.
-        recompute: activations twice: less memory, more time.
+        graph: record steps on a GPU; auto is on if it can.
+        recompute: compute activations twice, for less memory.
         micro: images that the encoder sees at once, if it has no batch norm; all negatives stay. 0 is all.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
-        decode: JPEGs on the CPU, or on the GPU.
+        decode: decode JPEGs on the CPU or the GPU.
         workers: how many read images, for each device; by default its part of the cores, and two without a GPU.
         log_every: steps from one line of numbers to the next.
         save_every: steps from one checkpoint to the next; the last and the one before are kept.
@@ -127,8 +121,23 @@ def pretrain(
         with together():
             made = compose(row, flat(set), epochs, batch, encoder, size, recipe_base)
             runs.refuse_uneven_batch(made.batch, world())
-            run = runs.circumstances(
-                made, device, precision, compile, graph, workers, **{name: given[name] for name in AS_IS}
+            chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
+            run = runs.Run(
+                device=chosen,
+                bf16=bf16,
+                compile=compiled,
+                loader=loader,
+                workers=readers,
+                seed=seed,
+                log_every=log_every,
+                save_every=save_every,
+                keep_every=keep_every,
+                knn_every=knn_every,
+                world=world(),
+                graph=runs.records_steps(graph, made, chosen, thrifty=bool(recompute or micro)),
+                recompute=recompute,
+                micro=micro,
+                decode=decode,
             )
         with together(), first_per_machine():
             source = sets.find(data, download)
@@ -295,6 +304,8 @@ def flat(settings: Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...],
     if isinstance(settings, Mapping):
         return [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in settings.items()]
     settings = (settings,) if isinstance(settings, str) else settings
+    if () in settings:  # a flag with nothing after it
+        raise ValueError("--set: give NAME=VALUE after it, such as optim.lr=0.15")
     return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
 
 

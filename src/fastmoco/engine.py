@@ -104,14 +104,20 @@ class Engine:
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
     """Torch's settings for a GPU that trains. They are the process's own, so they are put back as they were."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
+    searched = torch.backends.cudnn.benchmark
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # someone has set it by torch's newer names, which do not go with these; it is theirs
+        precision = ""
     torch.backends.cudnn.benchmark = True
+    if precision:
+        torch.set_float32_matmul_precision("high")  # what is left in float32 may round as TF32
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+        torch.backends.cudnn.benchmark = searched
+        if precision:
+            torch.set_float32_matmul_precision(precision)
 
 
 class Recording:

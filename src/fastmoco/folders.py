@@ -163,11 +163,11 @@ def _read_list(path: str) -> Files:
     def exist(names: list[bytes]) -> int:
         return sum(os.path.isfile(os.path.join(root, name)) for name in names[:100])
 
-    whole = exist(lines)
     ends = [re.fullmatch(rb"(.*\S)\s+(-?\d{1,18})", line) for line in lines]
     names = [end[1] if end else line for end, line in zip(ends, lines, strict=True)]
     # "holiday 2.jpg 3" has a label and "holiday 2" may be a name: the files themselves decide.
-    if exist(names) > whole:
+    ended = [(end[1], line) for end, line in zip(ends, lines, strict=True) if end]
+    if exist([name for name, _ in ended]) > exist([line for _, line in ended]):
         without = [line for end, line in zip(ends, lines, strict=True) if not end]
         if without:
             some = f"{len(without):,} of {len(lines):,}, such as line {every.index(without[0]) + 1:,}"
@@ -176,7 +176,7 @@ def _read_list(path: str) -> Files:
         labels, classes = _number(numbers)
         lack = "" if labels else f"every line has class number {numbers[0]}; give two classes or more"
         return Files(root, np.array(names), labels, classes, lack)
-    if not whole:
+    if not exist(lines):
         raise ValueError(
             f"none of the first {min(100, len(lines))} files named in {path!r} exists, such as "
             f"{shards.show(lines[0][:200])!r}; paths are absolute, or relative to the folder of the list"

@@ -31,7 +31,12 @@ def brief(value: object) -> str:
 @functools.cache
 def hints(kind: Any) -> dict[str, Any]:
     """The annotations of a dataclass."""
-    return typing.get_type_hints(kind)
+    try:
+        return typing.get_type_hints(kind)
+    except NameError as error:  # written as text, in a file whose names are gone
+        raise ValueError(
+            f"the annotations of {kind.__name__}: {error}; write them without quotes or __future__"
+        ) from None
 
 
 def check(value: Any) -> None:
@@ -57,7 +62,7 @@ def fit(value: Any, hint: Any) -> Any:
         wanted = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         if len(value) == len(wanted):
             return tuple(map(fit, value, wanted))
-    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif hint is float and type(value) in (int, float):
         if math.isfinite(value):
             return float(value)
     elif typing.get_origin(hint) is typing.Literal:
@@ -65,7 +70,10 @@ def fit(value: Any, hint: Any) -> Any:
             return value
     elif _protocol(hint):
         return _part(value, hint)
-    elif isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    elif hint in PLAIN:
+        if type(value) is hint:  # and no number of numpy's, whose text is another
+            return value
+    elif isinstance(hint, type) and isinstance(value, hint):
         if dataclasses.is_dataclass(hint):
             check(value)
         return value
@@ -92,10 +100,30 @@ def _part(value: Any, hint: type) -> Any:
     if lacking:
         which = f", which has no {' and no '.join(lacking)}" if dataclasses.is_dataclass(value) else ""
         raise ValueError(f"expected {spell(hint)}, got {brief(value)[:80]}{which}")
-    if not dataclasses.is_dataclass(value) or type(value).__hash__ is None:
-        # A recipe is compared as a value, and a run folder holds its text.
+    # A recipe is compared as a value, and a run folder holds its text.
+    if not _frozen(value):
         raise ValueError(f"{type(value).__name__} is no frozen dataclass; write @dataclass(frozen=True) above it")
+    if type(value).__module__ == hint.__module__:
+        check(value)
+    for field in dataclasses.fields(value):
+        if not _plain(getattr(value, field.name)):
+            held = repr(getattr(value, field.name))[:60]
+            raise ValueError(f"{field.name} of {type(value).__name__} is {held}; use numbers, words, tuples and such")
     return value
+
+
+def _frozen(value: Any) -> bool:
+    known = getattr(value, "__dataclass_params__", None)
+    return known is not None and bool(known.frozen and known.eq)
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is the same wherever it is written down."""
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _frozen(value) and all(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return type(value) in PLAIN
 
 
 def _protocol(hint: Any) -> bool:

@@ -142,7 +142,8 @@ def _open(value: Any) -> Any:
         return [_open(item) for item in value]
     if not dataclasses.is_dataclass(value):
         return value
-    return _Opened(type(value), {field.name: _open(getattr(value, field.name)) for field in dataclasses.fields(value)})
+    given = [field.name for field in dataclasses.fields(value) if field.init]
+    return _Opened(type(value), {name: _open(getattr(value, name)) for name in given})
 
 
 def _close(opened: Any) -> Any:
@@ -169,6 +170,8 @@ def _set(opened: Any, hint: Any, path: list[str], text: str) -> Any:
             known = f"use 0 to {len(opened) - 1}, or * for all" if opened else "there is nothing here yet"
             raise ValueError(f"unknown place {name[:20]!r}; {known}")
         parts = typing.get_args(hint)
+        if not parts:
+            raise ValueError(f"nothing says what is in {hint.__name__}; set it as a whole")
         for place in places:
             opened[place] = _set(opened[place], parts[0] if parts[-1] is Ellipsis else parts[place], rest, text)
         return opened

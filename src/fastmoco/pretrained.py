@@ -14,7 +14,7 @@ from fastmoco.augment import MEAN, STD
 from fastmoco.encoder import RESNETS, Encoder, build
 from fastmoco.flags import Side
 from fastmoco.names import unknown
-from fastmoco.run import read_field, read_recipe
+from fastmoco.run import read_field
 from fastmoco.weights import FILE, MODEL, SIZE, fill, noted, read
 
 UNKNOWN = ", trained at a size that is not known; --size tells"
@@ -91,7 +91,7 @@ def _read_run(path: Path, branch: Side) -> Pretrained:
 def _read_encoder(file: Path) -> Pretrained:
     stored = read(file)
     folder = file.parent if (file.parent / "recipe.py").is_file() else None
-    size = stored.size or (max(view.size for view in read_recipe(folder).views) if folder else 0)
+    size = stored.size or (max(view.size for view in read_field(folder, "views")) if folder else 0)
     words = f"{stored.name} of {file}" + ("" if size else UNKNOWN)
     return _fill(stored.name, stored.tensors, words, str(file), size or SIZE, stored.step, folder)
 
@@ -105,7 +105,7 @@ def _read_checkpoint(file: Path, encoder: str, branch: Side) -> Pretrained:
     if here:
         name = read_field(folder, "encoder")
         try:
-            size = max(view.size for view in read_recipe(folder).views)
+            size = max(view.size for view in read_field(folder, "views"))
         except ValueError:  # views that take steps of a user's own
             size = noted(folder / FILE, "size")
             if size < 1:

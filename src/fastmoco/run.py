@@ -7,7 +7,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,13 +36,13 @@ class Run:
     device: torch.device
     bf16: bool
     compile: bool
-    loader: Way = "auto"
-    workers: int = 0
-    seed: int = 0
-    log_every: int = 1
-    save_every: int = 1
-    keep_every: int = 0
-    knn_every: int = 0
+    loader: Way
+    workers: int
+    seed: int
+    log_every: int
+    save_every: int
+    keep_every: int
+    knn_every: int
     world: int = 1  # ranks
     graph: bool = False  # whether a GPU records the kernels of a step
     recompute: bool = False
@@ -120,16 +120,6 @@ def settle(
         cuda if compile == "auto" else compile == "on",
         usual if workers is None else workers,
     )
-
-
-def circumstances(
-    recipe: Recipe, device: str, precision: Precision, compile: Switch, graph: Switch, workers: int | None, **rest: Any
-) -> Run:
-    """The run that flags mean on this machine; the rest of them it takes as they are."""
-    chosen, bf16, compiled, readers = settle(device, precision, compile, workers)
-    made = Run(chosen, bf16, compiled, workers=readers, world=world(), **rest)
-    recorded = records_steps(graph, recipe, chosen, thrifty=made.recompute or made.micro > 0)
-    return replace(made, graph=recorded)
 
 
 def absent(device: str) -> str:

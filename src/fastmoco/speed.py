@@ -198,12 +198,25 @@ def evaluate(
 
 def _settle(setup: Setup, data: str = "", workers: int | None = None) -> "tuple[str, Recipe, Run]":
     """The row, the recipe and the run that flags mean, as `fastmoco pretrain` would have them."""
-    from fastmoco.run import circumstances, settle
+    from fastmoco.run import Run, records_steps, settle
 
-    device, *_ = settle(setup.device, setup.precision, setup.compile, workers)
+    device, bf16, compiled, readers = settle(setup.device, setup.precision, setup.compile, workers)
     row = setup.recipe or USUAL.get(data) or ("pocket/photos" if device.type == "cuda" else "pocket/shapes")
     recipe = compose(row, flat(setup.set), None, setup.batch, setup.encoder, setup.size)
-    return row, recipe, circumstances(recipe, setup.device, setup.precision, setup.compile, setup.graph, workers)
+    run = Run(
+        device=device,
+        bf16=bf16,
+        compile=compiled,
+        loader="auto",
+        workers=readers,
+        seed=0,
+        log_every=1,
+        save_every=1,
+        keep_every=0,
+        knn_every=0,
+        graph=records_steps(setup.graph, recipe, device, thrifty=False),
+    )
+    return row, recipe, run
 
 
 def _many(device: "torch.device") -> int:

@@ -56,7 +56,6 @@ class Training:
             self.notes.append(f"{again}; {told}" if again else told)
         elif again:
             self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
-        self.engine.start()
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt", again=self.step < self.draws.steps)
         self.journal = Journal(folder, self.step)
         self.commentary = Commentary(recipe, self.draws, self.meter, self.journal)
@@ -64,6 +63,7 @@ class Training:
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
         with closing(self.journal), self._noting_mistakes(), losses_told(), Interrupts() as interrupts:
+            self.engine.start()
             for note in self.notes:
                 self.journal.say(note)
 

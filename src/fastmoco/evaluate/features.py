@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastmoco import shards
-from fastmoco.album import collect, middle
+from fastmoco.album import collect, middle, read
 from fastmoco.augment import normalise
 from fastmoco.checkpoint import write
 from fastmoco.distributed import agree, concatenate, leads, share, total, world
@@ -187,7 +187,9 @@ def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str
 
     found = remembered(make, encoder.name, digest(encoder.net), gallery.images.stamp(), repr(gallery.frame))
     absent = set(range(len(gallery))).difference(found["index"].tolist())
-    gallery.bad |= dict.fromkeys(sorted(absent - gallery.bad.keys()), "it could not be read when it was embedded")
+    for place in sorted(absent - gallery.bad.keys()):
+        again = read(gallery.images, place)[1]
+        gallery.bad[place] = again.get(place, "it could not be read when it was embedded")
     labels = labels_of(gallery.images)[found["index"]]
     return Features(found["x"].to(device), found["index"], labels.to(device))
 
