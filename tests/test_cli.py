@@ -161,6 +161,7 @@ def test_a_users_own_file_is_listed_and_shown(own, here):
         ),
         (("show", "text/max", "--recipe-base", "pocket/cifar"), "unknown row 'pocket/cifar'; the nearest known:"),
         (("sweep", "table4a", "--set"), "fastmoco: --set: give NAME=VALUE after it"),
+        (("bench", "step", "--device", "cpu", "--set"), "fastmoco: --set: give NAME=VALUE after it"),
         (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),
         (
             ("report", "a", "--batch", "32", "b"),

@@ -130,6 +130,8 @@ def test_unreadable_images_are_left_out_and_counted(run, images, tmp_path, capsy
     assert said[1] == "14 embeddings of 96 numbers are in features.npz"
     lines = Path("features-bad_images.txt").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == list(map(str, bad))
+    embed(str(run), str(folder), out="again.npz", terms=CPU)  # from what is kept
+    assert Path("again-bad_images.txt").read_text().splitlines() == lines
     for path in bad:
         shutil.copy(images / path.relative_to(folder), path)
     embed(str(run), str(folder), overwrite=True, terms=CPU)

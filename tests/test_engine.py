@@ -324,10 +324,11 @@ def test_the_rates_of_an_engine_that_is_to_record_are_tensors():
     assert [rate.item() for rate in rates] == pytest.approx([made.optim.lr] * 2)
 
 
-def test_a_training_leaves_torchs_settings_as_they_were():
-    def settings():
-        return torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+def settings():
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
 
+
+def test_torchs_settings_are_put_back_whatever_happens():
     before = settings()
     with engine.quick():
         assert settings() == ("high", True)
@@ -335,3 +336,24 @@ def test_a_training_leaves_torchs_settings_as_they_were():
     with pytest.raises(KeyboardInterrupt), engine.quick():
         raise KeyboardInterrupt
     assert settings() == before
+
+
+def test_an_engine_on_a_gpu_has_them_from_its_start_to_its_release():
+    before, at_work = settings(), Engine(Learner(recipe()), Gear(CPU))
+    at_work.gear = Gear(GPU)  # so that it takes itself for one
+    at_work.start()
+    assert settings() == ("high", True)
+    at_work.release()
+    assert settings() == before
+
+
+def test_a_precision_that_someone_has_set_by_newer_names_is_theirs():
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        with engine.quick():
+            assert matmul.fp32_precision == "tf32"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before

@@ -371,6 +371,10 @@ def enlist(root, *lines):
             lambda root: enlist(root, "a.png 0", "b.png 1", "c.png"),
             ": lines without a class number: 1 of 3, such as line 4",
         ),
+        (
+            lambda root: enlist(root, *["c.png"] * 120, "a.png 0", "b.png 1"),
+            ": lines without a class number: 120 of 122, such as line 2",
+        ),
         (lambda root: enlist(root, "a.png 3", "b.png 3"), ": every line has class number 3; give two classes or more"),
         (
             lambda root: shard(root / "a.tar", "a.png", "a.cls", "b.png"),
