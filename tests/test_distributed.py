@@ -23,7 +23,7 @@ from fastmoco.norm import synchronise
 from fastmoco.pairs import meetings
 from fastmoco.recipes import find
 
-WORLDS = (2, 4)
+WORLDS = (pytest.param(2, marks=pytest.mark.slow), 4)
 IMAGES = 4  # in the joined batch: one for each rank, at most
 STEPS = 10
 

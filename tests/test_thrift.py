@@ -218,6 +218,7 @@ def process(rank, folder):
     leave_together(rank, 2, folder)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_the_same_and_stay_the_same(tmp_path):
     mp.spawn(process, args=(str(tmp_path),), nprocs=2)
     for name, _ in GROUP:
