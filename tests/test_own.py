@@ -140,6 +140,15 @@ def test_fields_are_read_whatever_the_others_are_made_of(done):
         read_field(done, "contrast")
 
 
+def test_a_field_that_an_older_folder_does_not_tell_is_as_usual(tmp_path):
+    (tmp_path / "recipe.py").write_text(f"Recipe({find('pocket/shapes').recipe.views!r}, epochs=7)")
+    assert (read_field(tmp_path, "epochs"), read_field(tmp_path, "batch")) == (7, 512)
+    (tmp_path / "recipe.py").write_text("Recipe(contrast=Own(), epochs=7)")
+    assert read_field(tmp_path, "epochs") == 7
+    with pytest.raises(ValueError, match=r"recipe\.py is no recipe: it has no batch$"):
+        read_field(tmp_path, "batch")
+
+
 def run(*words, cwd):
     # Names of tests' own environment, such as that of a launcher, are left alone.
     known = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}

@@ -35,13 +35,17 @@ def read(text: str, field: str = "") -> Any:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError):
         raise mistake from None
-    fields = {each.arg: each.value for each in tree.body.keywords} if isinstance(tree.body, ast.Call) else {}
-    if field and field not in fields:
-        raise ValueError(f"it has no {field}")
     try:
-        return _value(fields[field] if field else tree.body)
+        return _value(_keyword(tree.body, field) if field else tree.body)
     except RecursionError:
         raise mistake from None
+
+
+def _keyword(call: ast.expr, name: str) -> ast.expr:
+    found = [each.value for each in call.keywords if each.arg == name] if isinstance(call, ast.Call) else []
+    if not found:
+        raise ValueError(f"it has no {name}")
+    return found[0]
 
 
 def override(value: Recipe, settings: Iterable[str]) -> Recipe:

@@ -228,6 +228,8 @@ def read_recipe(path: Path) -> Recipe:
 
 def read_field(path: Path, name: str) -> Any:
     """One field of the recipe of a run folder, whatever parts of a user's own the others are made of."""
+    with contextlib.suppress(ValueError):
+        return getattr(read_recipe(path), name)
     try:
         return fit(read((path / "recipe.py").read_text(), name), hints(Recipe)[name])
     except (ValueError, OSError) as error:
