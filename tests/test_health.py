@@ -7,7 +7,7 @@ from small import crops, shrink
 
 from fastmoco import methods
 from fastmoco.contrast import Cosine, InfoNCE
-from fastmoco.health import LINES, drift, measure, peak, rank, verdict
+from fastmoco.health import LINES, drift, measure, off, peak, rank, verdict
 from fastmoco.learner import Learner
 from fastmoco.pairs import meetings
 from fastmoco.target import Momentum
@@ -193,6 +193,40 @@ def test_waiting_for_data_comes_after_health():
     assert judge(perf_data_wait=0.62) == loader
     assert judge(perf_data_wait=0.62, train_loss=CHANCE) == f"not learning yet: loss 4.85 at chance 4.85; {loader}"
     assert judge(perf_data_wait=0.62, health_std=0.01).startswith("collapsing")
+
+
+def test_a_channel_is_off_if_its_scale_is_nothing_beside_the_largest_of_its_norm():
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 1),  # whose weights are no scales
+        torch.nn.BatchNorm2d(4),
+        torch.nn.BatchNorm2d(3, affine=False),
+        torch.nn.GroupNorm(2, 2),
+        torch.nn.LayerNorm(4),
+    )
+    assert off(network).item() == 0.0, "a fresh network has none"
+    for place, scales in {1: [2.0, -1.0, 0.019, -0.021], 3: [1e-6, 1e-6], 4: [0.0] * 4}.items():
+        network[place].weight.data = torch.tensor(scales)
+    assert off(network).item() == pytest.approx(0.1), "one of ten: small scales that are alike, or all 0, are not off"
+    assert off(torch.nn.Linear(3, 4)).item() == 0.0
+
+
+def test_a_learner_tells_of_channels_that_are_off():
+    recipe = shrink(methods.fast_moco)
+    learner = Learner(recipe)
+    learner(crops(recipe))
+    assert learner.health()["health/off"].item() == 0.0
+    norms = [module for module in learner.online.encoder.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.weight.data = torch.arange(len(norm.weight)).clamp(max=1).float()
+    expected = len(norms) / sum(len(norm.weight) for norm in norms)
+    assert learner.health()["health/off"].item() == pytest.approx(expected)
+
+
+def test_channels_that_are_lost_are_told_with_what_to_do():
+    lost = "losing channels: 27 % are off; try optim.decay_norms=False, or less decay"
+    assert judge(health_off=0.27) == lost
+    assert judge(health_off=0.27, train_loss=CHANCE) == f"not learning yet: loss 4.85 at chance 4.85; {lost}"
+    assert judge(health_off=0.09).startswith("healthy")
 
 
 def test_the_first_lines_are_no_verdict_unless_the_loss_is_lost():

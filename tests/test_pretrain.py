@@ -62,7 +62,7 @@ def test_records_have_the_names_that_users_know(done):
     names = {
         *("step", "epoch", "train/loss", "train/lr", "train/grad_norm"),
         *("perf/images_per_second", "perf/data_wait", "perf/seconds", "perf/memory_gib"),
-        *("health/std", "health/rank", "health/alignment", "health/negatives", "health/drift"),
+        *("health/std", "health/rank", "health/alignment", "health/negatives", "health/off", "health/drift"),
     }
     assert set(steps[0]) == names | {"perf/first_step"}
     assert all(set(line) == names for line in steps[1:])

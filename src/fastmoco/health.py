@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastmoco.branch import Branch
 from fastmoco.contrast import unit
@@ -23,6 +24,8 @@ AT_CHANCE = 0.02  # of loss: InfoNCE at tau 1 has only about 1 to gain, a cosine
 HIGH_GRADIENT = 10.0  # ten times the norm at which the paper clips
 # Before a norm, weights that jump grow and their gradients shrink, so that only the distance to the target tells.
 HIGH_DRIFT = 0.5
+OFF = 0.01  # of the largest scale of its norm: less than this, and a channel is off
+MANY_OFF = 0.1  # of the channels; a fresh encoder has none
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
 FALLEN = 1.0  # points of kNN, and by twice its standard error: with few images, more than a point may be chance
 
@@ -81,6 +84,19 @@ def drift(online: Branch, target: Branch) -> Float[Tensor, ""]:
     return _norm([a - b for a, b in zip(ours, theirs, strict=True)]) / _norm(ours)
 
 
+@torch.no_grad()
+def off(network: nn.Module) -> Float[Tensor, ""]:
+    """The part of a network's channels that are off: the scale of their norm has come to nothing beside its largest.
+
+    A decay of norms turns off what is of little use at the time, and next to nothing turns it on again.
+    """
+    kinds = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
+    norms = [module for module in network.modules() if isinstance(module, kinds)]
+    scales = [norm.weight.abs() for norm in norms if norm.weight is not None]
+    found = [scale < OFF * scale.max() for scale in scales]
+    return torch.cat(found).float().mean() if found else torch.zeros(())
+
+
 def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: int, width: int) -> str:
     """How the training is, in words, with the evidence; from the last log lines, the newest at the end.
 
@@ -90,10 +106,8 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
         return f"diverged: loss {recent[-1]['train/loss']}; start again with a lower optim.lr"
     if len(recent) < LINES:
         return f"starting: {len(recent)} of the {LINES} log lines that a verdict needs"
-    loss, gradient, spread, directions, behind, wait = (
-        _median(recent[-LINES:], name)
-        for name in ("train/loss", "train/grad_norm", "health/std", "health/rank", "health/drift", "perf/data_wait")
-    )
+    names = "train/loss train/grad_norm health/std health/rank health/drift health/off perf/data_wait"
+    loss, gradient, spread, directions, behind, lost, wait = (_median(recent[-LINES:], name) for name in names.split())
     most = min(batch, width)
     state = f"embeddings spread {spread:.2f} of 1, rank {directions:.1f} of {most}"
     place = "above" if loss > chance + AT_CHANCE else "at" if loss > chance - AT_CHANCE else "below"
@@ -107,6 +121,8 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
         findings.append(f"learning rate too high: {score} and the target behind by {behind:.2f} of the weights")
     elif place != "below":
         findings.append(f"not learning yet: {score}")
+    if lost > MANY_OFF:
+        findings.append(f"losing channels: {100 * lost:.0f} % are off; try optim.decay_norms=False, or less decay")
     if wait > LOADER_BOUND:
         findings.append(f"loader-bound: {100 * wait:.0f} % waiting for data; try more --workers, or --loader resident")
     return "; ".join(findings) or f"healthy: {score}, {state}"

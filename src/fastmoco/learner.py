@@ -102,10 +102,11 @@ class Learner(nn.Module):
             self.target.support.store()
 
     def health(self) -> dict[str, Float[Tensor, ""]]:
-        """How the last batch looks, over all ranks, and how far the branches are apart; for those who watch over it."""
+        """How the last batch looks, over all ranks, and how the branches are; for those who watch over it."""
         assert self.latest is not None, "there is no batch yet"
         samples, targets = self.latest
         found = health.measure(samples.x, targets.x, self.recipe.meetings())
+        found["health/off"] = health.off(self.online.encoder)
         if self.momentum is not None:
             found["health/drift"] = health.drift(self.online, self.momentum)
         return found
