@@ -16,7 +16,7 @@ import fastmoco
 from fastmoco import detectron, encoder, formats
 from fastmoco.export import export
 from fastmoco.pretrained import find
-from fastmoco.weights import digest, load, read, save_encoder
+from fastmoco.weights import digest, read, save_encoder
 
 
 def shaken(name, seed=0):
@@ -100,7 +100,7 @@ def test_an_encoder_file_is_exported_exactly(tmp_path, files):
     assert (stored.name, stored.size) == (given.name, given.size)
     assert stored.tensors.keys() == given.tensors.keys()
     assert all(value.equal(given.tensors[key]) for key, value in stored.tensors.items())
-    assert distance(load(path), load(files / "resnet18-small.safetensors")) == 0
+    assert distance(fastmoco.load(path), fastmoco.load(files / "resnet18-small.safetensors")) == 0
 
 
 def test_a_file_goes_into_a_folder_with_a_slash_and_a_hub_folder_is_that_folder(tmp_path, files):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fastmoco import encoder
-from fastmoco.weights import load, save_encoder
+from fastmoco import encoder, load
+from fastmoco.weights import save_encoder
 
 
 def test_what_is_saved_is_loaded(tmp_path):
@@ -35,7 +35,7 @@ def write_other(path):
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (None, "no encoder at"),
+        (None, "is no run folder, as it has no recipe.py; give the folder of a run, or a file"),
         (write_pickle, r"is damaged or no safetensors file: .*; give another, or copy it anew"),
         (write_torch, r"is damaged or no safetensors file: .*; give another, or copy it anew"),
         (write_nameless, "does not say which encoder it holds"),

@@ -21,7 +21,7 @@ from fastmoco.augment import MEAN, STD
 from fastmoco.checkpoint import write
 from fastmoco.encoder import build, timm_options
 from fastmoco.pretrained import Pretrained
-from fastmoco.weights import EVAL, MODEL, SMALL_STEM, digest, load, save_encoder, snippet
+from fastmoco.weights import EVAL, MODEL, SMALL_STEM, digest, read, save_encoder, snippet
 
 CONFIG, CARD = "config.json", "README.md"  # what is in a hub folder, beside the weights
 OPSET = 18  # of ONNX: the oldest that torch's exporter writes of itself
@@ -102,7 +102,7 @@ def _write_encoder(path: Path, found: Pretrained) -> None:
 
 
 def _load_encoder(path: Path, found: Pretrained) -> Embed:
-    net = load(path)
+    net = _filled(build(found.name).net, read(path).tensors)
     if digest(net) != digest(found.encoder.net):
         raise ValueError(f"{path} is not what was written; try again, or on another disk")
     return net

@@ -3,13 +3,12 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from fastmoco.checkpoint import write
-from fastmoco.encoder import Encoder, build, timm_options
+from fastmoco.encoder import Encoder, timm_options
 
 FILE = "encoder.safetensors"
 MODEL = "model.safetensors"  # the same in a hub folder
@@ -54,20 +53,6 @@ def read(file: Path) -> Stored:
             f"{file} does not say which encoder it holds, so it was not written by fastmoco; `fastmoco import` reads it"
         )
     return Stored(about["encoder"], step, size, tensors)
-
-
-def load(path: str | PathLike[str]) -> nn.Module:
-    """The encoder of a run folder or of an encoder.safetensors: a torchvision or timm model that makes embeddings.
-
-    Nothing in the file is run.
-    """
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        raise ValueError(f"no encoder at {str(path)!r}; give a run folder that holds {FILE}, or such a file")
-    stored = read(file)
-    net: nn.Module = build(stored.name).net
-    fill(net, stored.tensors, str(file), stored.name)
-    return net.eval()
 
 
 def fill(net: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
