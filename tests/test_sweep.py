@@ -26,7 +26,7 @@ from fastmoco.sweep import sweep
 from fastmoco.transfer import carry
 from fastmoco.trials import crew, trial, watch
 from fastmoco.trials.findings import Finding, add, read
-from fastmoco.trials.job import TAKEN, Job, Means, corner
+from fastmoco.trials.job import TAKEN, Entry, Job, Means, Sweep, corner
 from fastmoco.trials.job import read as read_job
 from fastmoco.trials.ledger import Ledger
 
@@ -54,10 +54,12 @@ import json, os, signal, sys, time
 from pathlib import Path
 
 job, here = json.loads(sys.argv[1]), Path(__file__).parent
+sweep, entry = job["sweep"], job["entry"]
+name = entry["row"].rpartition(":")[2]
 plan = json.loads((here / "plan.json").read_text())
 with (here / "begun.txt").open("a") as file:
-    file.write(f"{job['row'].rpartition(':')[2]} {job['seed']}\\n")
-act = plan["acts"].get(job["row"].rpartition(":")[2])
+    file.write(f"{name} {job['seed']}\\n")
+act = plan["acts"].get(name)
 if act == "fail":
     sys.exit("fastmoco: it cannot be")
 if act == "vanish":
@@ -77,11 +79,11 @@ if act == "meet":
         time.sleep(0.01)
 folder = Path(job["folder"])
 folder.mkdir(parents=True)
-known = {name: job[name] for name in ("row", "base", "seed", "data", "images", "jobs", "pixels")}
-circumstances = {"evaluations": job["evaluations"], "command": job["command"]}
-recipe = plan["recipes"][job["row"].rpartition(":")[2]]
+known = {each: {**job, **sweep, **entry}[each] for each in ("row", "base", "seed", "data", "images", "jobs", "pixels")}
+circumstances = {"evaluations": job["evaluations"], "command": sweep["command"]}
+recipe = plan["recipes"][name]
 if act == "last":
-    recipe = recipe.replace("epochs=2, batch=8", f"epochs={job['epochs']}, batch=8")
+    recipe = recipe.replace("epochs=2, batch=8", f"epochs={entry['epochs']}, batch=8")
 finding = {**plan["finding"], **known, "recipe": recipe, "circumstances": circumstances}
 (folder / "finding.json").write_text(json.dumps(finding) + "\\n")
 """
@@ -355,8 +357,8 @@ def test_no_row_begins_that_would_end_too_late(stub, images, capsys, monkeypatch
 
 def test_the_time_of_a_row_is_judged_by_itself_or_by_the_slowest(place, images):
     pace = crew.Pace()
-    job = Job("", "", "", None, None, (), 0, "", 24, (), 0, 1, "", "", Means())
-    fast, slow, other = (crew.Task(job, carried(row), "") for row in ("mocov3", "fast_moco", "simsiam"))
+    rows = ("mocov3", "fast_moco", "simsiam")
+    fast, slow, other = (crew.Task(job(images, row), carried(row), "") for row in rows)
     assert fast.seen == 48
     assert pace.expect(fast) == 0
     pace.note(fast, 10.0)
@@ -442,29 +444,11 @@ def test_a_pocket_row_says_which_set_it_is_for(base, name):
     assert _suited("", [base, "pocket/cifar10"]) == ""
 
 
-def job(images, row="mocov3", **changes):
-    evaluations = ("knn", "cached", "linear", "encoders")
+def job(images, row="mocov3", evaluations=("knn", "cached", "linear", "encoders"), epochs=2, jobs=1, commit="abc"):
     means = Means(device="cpu", workers=0)
-    made = Job(
-        *(
-            "run",
-            f"rows.py:{row}",
-            "my.py:tiny",
-            2,
-            None,
-            (),
-            0,
-            str(images),
-            24,
-            evaluations,
-            0,
-            1,
-            "abc",
-            "a sweep",
-            means,
-        )
-    )
-    return replace(made, **changes)
+    common = Sweep(str(images), 24, pixels="", knn_every=0, jobs=jobs, commit=commit, command="a sweep", means=means)
+    entry = Entry(f"rows.py:{row}", "my.py:tiny", epochs, batch=None, settings=())
+    return Job(common, entry, seed=0, folder="run", evaluations=evaluations)
 
 
 def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, monkeypatch):
@@ -542,15 +526,13 @@ def test_an_evaluation_by_hand_is_not_taken_for_it(place, images):
 
 
 def test_a_finding_tells_of_those_who_trained_and_not_of_who_evaluated_later(place, images):
-    short = job(images, evaluations=("knn",), epochs=1, jobs=4, commit="trained")
-    assert trial.run(short).jobs == 4
-    made = trial.run(replace(short, evaluations=("knn", "cached"), jobs=1, commit="later"))
+    assert trial.run(job(images, evaluations=("knn",), epochs=1, jobs=4, commit="trained")).jobs == 4
+    made = trial.run(job(images, evaluations=("knn", "cached"), epochs=1, commit="later"))
     assert (made.jobs, made.circumstances["commit"]) == (4, "trained")
     assert made.circumstances["evaluations"] == ["knn", "cached"]
 
 
 def test_of_several_who_trained_all_are_told_and_the_most_that_shared_a_device(place, images, monkeypatch):
-    short = job(images, evaluations=("knn",), jobs=3, commit="first")
     advance = train.Training._advance
 
     def stop(self, batch):
@@ -560,17 +542,16 @@ def test_of_several_who_trained_all_are_told_and_the_most_that_shared_a_device(p
 
     monkeypatch.setattr(train.Training, "_advance", stop)
     with pytest.raises(KeyboardInterrupt):
-        trial.run(short)
+        trial.run(job(images, evaluations=("knn",), jobs=3, commit="first"))
     monkeypatch.setattr(train.Training, "_advance", advance)
-    made = trial.run(replace(short, jobs=1, commit="second"))
+    made = trial.run(job(images, evaluations=("knn",), commit="second"))
     assert (made.jobs, made.circumstances["commit"]) == (3, "first, second")
 
 
 def test_those_who_trained_in_a_folder_that_was_removed_are_not_told(place, images):
-    short = job(images, evaluations=("knn",), epochs=1, jobs=3, commit="first")
-    trial.run(short)
+    trial.run(job(images, evaluations=("knn",), epochs=1, jobs=3, commit="first"))
     shutil.rmtree("run")
-    made = trial.run(replace(short, jobs=1, commit="second"))
+    made = trial.run(job(images, evaluations=("knn",), epochs=1, commit="second"))
     assert (made.jobs, made.circumstances["commit"]) == (1, "second")
 
 
@@ -602,17 +583,17 @@ from dataclasses import replace
 from pathlib import Path
 from fastmoco.trials.crew import Task
 from fastmoco.trials.findings import read
-from fastmoco.trials.job import Job, Means
+from fastmoco.trials.job import read as read_job
 from fastmoco.trials.ledger import Ledger
 
+job = replace(read_job(sys.argv[2]), evaluations=("knn",))
 (example,) = read([Path("example.jsonl")])
 ledger = Ledger(Path("all.jsonl"), example.images, example.names)
 for seed in range(int(sys.argv[1]), 60, 3):
-    job = Job("", "", "", None, None, (), seed, "", example.images, ("knn",), 0, 1, "", "", Means())
-    ledger._put(replace(example, seed=seed), Task(job, example.recipe, ""))
+    ledger._put(replace(example, seed=seed), Task(replace(job, seed=seed), example.recipe, ""))
 """
     add(Path("example.jsonl"), example(images))
-    three = [subprocess.Popen([sys.executable, "-c", code, first]) for first in "012"]
+    three = [subprocess.Popen([sys.executable, "-c", code, first, job(images).spell()]) for first in "012"]
     assert [each.wait() for each in three] == [0, 0, 0]
     assert sorted(each.seed for each in read([Path("all.jsonl")])) == list(range(60))
     assert not [*Path().glob(".*.lock")], "what only processes need is not left among what people keep"
@@ -773,14 +754,13 @@ trial.main()
     assert all(0 <= each.score("knn20/top1") <= 100 for each in found())
 
 
-def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(place, monkeypatch):
+def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(place, images, monkeypatch):
     (place / "deaf.py").write_text(
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)\n"
     )
     monkeypatch.setattr(crew, "PROGRAM", (sys.executable, str(place / "deaf.py")))
     monkeypatch.setattr(crew, "PATIENCE", 0.1)
-    job = Job(str(place / "run"), "", "", None, None, (), 0, "", 8, (), 0, 1, "", "", Means())
-    task = crew.Task(job, tiny(), "")
+    task = crew.Task(job(images), tiny(), "")
     with crew.Crew(live=False) as deaf:
         deaf.begin(task)
         for _ in range(1000):

@@ -7,10 +7,11 @@ import pytest
 
 from fastmoco.recipes import find
 from fastmoco.trials.crew import Task
-from fastmoco.trials.job import Job, Means
+from fastmoco.trials.job import Entry, Job, Means, Sweep
 from fastmoco.trials.watch import state
 
 RECIPE = replace(find("pocket/shapes").recipe, batch=10, epochs=100)
+SWEEP = Sweep("shapes", 40, pixels="", knn_every=0, jobs=2, commit="", command="", means=Means())
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def task(tmp_path):
         folder.mkdir()
         lines = [{"step": step, "epoch": step / 4, "perf/images_per_second": rate} for step, rate in logged]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        job = Job(str(folder), row, "", None, None, (), seed, "", 40, (), 0, 2, "", "", Means())
-        return Task(job, RECIPE, "1 of 2")
+        entry = Entry(row, base="", epochs=None, batch=None, settings=())
+        return Task(Job(SWEEP, entry, seed, str(folder), evaluations=()), RECIPE, "1 of 2")
 
     return make
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from fastmoco.command import USUAL, Settings, compose, flat, start, word
+from fastmoco.command import USUAL, Settings, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str, Switch
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
-from fastmoco.trials.job import FINDINGS, Job, Means
+from fastmoco.trials.job import FINDINGS, Entry, Job, Means, Sweep
 from fastmoco.trials.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -91,25 +91,11 @@ def sweep(
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
     means = Means(device, precision, compile, graph, part if workers is None else workers)
     refuse_means(means, first_seed)
-    job = Job(
-        folder="",
-        row="",
-        base=recipe_base,
-        epochs=None,
-        batch=batch,
-        settings=tuple(flat(set)),
-        seed=0,
-        data="",
-        images=0,
-        evaluations=tuple(evaluate),
-        knn_every=knn_every or 0,
-        jobs=jobs + beside,
-        commit=commit or commit_here(),  # asked now: it may be another when a training ends
-        command=command,
-        means=means,
-    )
-    recipes = _recipes(job, what, epochs)
-    data = str(data) or _suited(recipe_base, [job.row for job in recipes])
+    commit = commit or commit_here()  # asked now: it may be another when a training ends
+    settings, lengths = tuple(flat(set)), dict.fromkeys(epochs) or (None,)
+    rows = _carried(what, recipe_base)
+    recipes = _recipes(Entry(row, recipe_base, length, batch, settings) for length in lengths for row in rows)
+    data = str(data) or _suited(recipe_base, [entry.row for entry in recipes])
     if not data:
         raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
     source = sets.find(data, download)
@@ -118,10 +104,11 @@ def sweep(
     file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
     folder = Path(out or f"runs/sweep-{word(data)}")
-    named = {job.row: recipe for job, recipe in recipes.items()}
+    named = {entry.row: recipe for entry, recipe in recipes.items()}
     refuse_own_parts(named)
     refuse_room(named, ledger, folder)
-    tasks = _tasks(recipes, data, range(first_seed, first_seed + seeds), ledger, folder)
+    common = Sweep(data, ledger.images, ledger.pixels, knn_every or 0, jobs + beside, commit, command, means)
+    tasks = _tasks(common, recipes, range(first_seed, first_seed + seeds), evaluate, ledger, folder)
     todo = [task for task in tasks if (ledger.known(task) if dry_run else ledger.collect(task)) is None]
     print(f"{data}: {source.words}\ntrainings: {len(tasks)}, with a record: {len(tasks) - len(todo)}", flush=True)
     for task in todo:
@@ -151,75 +138,73 @@ def _suited(base: str, rows: Iterable[str]) -> str:
     return name if not names and USUAL.get(name) == f"pocket/{name}" else ""
 
 
-def _recipes(job: Job, what: Sequence[str], lengths: Sequence[int]) -> "dict[Job, Recipe]":
-    """What is trained. A row that the base cannot carry is left out, and one that is trained already, too."""
-    from fastmoco.alike import plain
+def _carried(what: Sequence[str], base: str) -> list[str]:
+    """The rows that are meant. One that the base cannot carry is left out."""
     from fastmoco.recipes import find, rows
 
-    if job.base:
-        find(job.base)  # whose mistakes end the sweep, and are not taken for a row's
+    if base:
+        find(base)  # whose mistakes end the sweep, and are not taken for a row's
     carried = []
     for row in dict.fromkeys(row for each in what for row in rows(each)):
         try:
-            start(row, job.base)
+            start(row, base)
             carried.append(row)
         except ValueError as error:
             print(f"left out: {error}", flush=True)
     if not carried:
         names = " ".join(what)
-        raise ValueError(f"no row of {names} can be carried to {job.base}; give others, or another --recipe-base")
-    found: dict[Job, Recipe] = {}
-    for epochs in dict.fromkeys(lengths) or (None,):
-        for row in carried:
-            own = replace(job, row=row, epochs=epochs)
-            recipe = own.recipe()
-            twin = next((other for other in found if plain(found[other]) == plain(recipe)), None)
-            if twin is None:
-                found[own] = recipe
-            else:
-                print(f"once only: {own.title} is {twin.title} here", flush=True)
+        raise ValueError(f"no row of {names} can be carried to {base}; give others, or another --recipe-base")
+    return carried
+
+
+def _recipes(entries: Iterable[Entry]) -> "dict[Entry, Recipe]":
+    """What is trained. An entry that computes what another does is left out."""
+    from fastmoco.alike import plain
+
+    found: dict[Entry, Recipe] = {}
+    for entry in entries:
+        recipe = entry.recipe()
+        twin = next((other for other in found if plain(found[other]) == plain(recipe)), None)
+        if twin is None:
+            found[entry] = recipe
+        else:
+            print(f"once only: {entry.title} is {twin.title} here", flush=True)
     return found
 
 
-def _tasks(recipes: "dict[Job, Recipe]", data: str, seeds: range, ledger: Ledger, out: Path) -> list[Task]:
+def _tasks(
+    common: Sweep, recipes: "dict[Entry, Recipe]", seeds: range, evaluations: Sequence[str], ledger: Ledger, out: Path
+) -> list[Task]:
     """All trainings: each row once, then each again with the next seed."""
     from fastmoco.kinds import brief
 
     tasks: list[Task] = []
     for seed in seeds:
-        for job, recipe in recipes.items():
-            row, older = job.row, ledger.find(recipe, seed)
-            if older and _asked(job, older):  # by a name of its own, as its run folder is
-                row, recipe = older.row, older.recipe
+        for entry, recipe in recipes.items():
+            older = ledger.find(recipe, seed)
+            if older and _asked(entry, older):  # by a name of its own, as its run folder is
+                entry, recipe = replace(entry, row=older.row), older.recipe
             known = f"{brief(recipe)} {ledger.images} {ledger.names} {ledger.pixels}"  # a new default changes nothing
             mark = hashlib.sha256(known.encode()).hexdigest()[:8]
             begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
-            asked = [*job.evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
-            own = replace(
-                job,
-                folder=str(begun[0] if begun else out / f"{word(row)}-{mark}-seed{seed}"),
-                row=row,
-                seed=seed,
-                data=data,
-                images=ledger.images,
-                evaluations=tuple(dict.fromkeys(asked)),
-                pixels=ledger.pixels,
-            )
-            tasks.append(Task(own, recipe, f"{len(tasks) + 1} of {len(seeds) * len(recipes)}"))
+            folder = begun[0] if begun else out / f"{word(entry.row)}-{mark}-seed{seed}"
+            asked = [*evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
+            job = Job(common, entry, seed, str(folder), tuple(dict.fromkeys(asked)))
+            tasks.append(Task(job, recipe, f"{len(tasks) + 1} of {len(seeds) * len(recipes)}"))
     return tasks
 
 
-def _asked(job: Job, older: "Finding") -> bool:
+def _asked(entry: Entry, older: "Finding") -> bool:
     """Whether the row of a finding means, with the same flags, what was trained.
 
     Files that records name are not run: they may be anyone's.
     """
     from fastmoco.recipes import rows
 
-    if older.row not in rows() or older.base != job.base:
+    if older.row not in rows() or older.base != entry.base:
         return False
     try:
-        return compose(older.row, job.settings, job.epochs, job.batch, "", None, job.base) == older.recipe
+        return replace(entry, row=older.row).recipe() == older.recipe
     except ValueError:  # flags that do not suit it
         return False
 
@@ -235,7 +220,7 @@ def _spell(given: dict[str, Any]) -> str:
     return " ".join(["fastmoco sweep", *map(near, [*what, *spell(flags)])])
 
 
-def _conclude(recipes: "dict[Job, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
+def _conclude(recipes: "dict[Entry, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
     """The table, where it comes from, and what is missing from it."""
     from fastmoco.report import print_table
     from fastmoco.trials.findings import WORDS
@@ -243,7 +228,8 @@ def _conclude(recipes: "dict[Job, Recipe]", ledger: Ledger, outcome: Outcome) ->
 
     seeds = {each.seed for each in ledger.findings()}
     found = {
-        job.title: [each for seed in seeds if (each := ledger.find(recipe, seed))] for job, recipe in recipes.items()
+        entry.title: [each for seed in seeds if (each := ledger.find(recipe, seed))]
+        for entry, recipe in recipes.items()
     }
     means = {name: {row: score(each.score(name) for each in found[row]) for row in found} for name in WORDS}
     shown = [name for name in WORDS if any(means[name].values())]

@@ -38,12 +38,13 @@ class Task:
 
     @property
     def words(self) -> str:
-        return f"{self.job.title}, seed {self.job.seed}"
+        return f"{self.job.entry.title}, seed {self.job.seed}"
 
     @property
     def brief(self) -> str:
-        length = "" if self.job.epochs is None else f"@{self.job.epochs}"
-        return f"{self.job.row.rpartition('/')[2]}{length}:{self.job.seed}"
+        entry = self.job.entry
+        length = "" if entry.epochs is None else f"@{entry.epochs}"
+        return f"{entry.row.rpartition('/')[2]}{length}:{self.job.seed}"
 
     @property
     def folder(self) -> Path:
@@ -56,7 +57,7 @@ class Task:
     @property
     def seen(self) -> int:
         """Images in all epochs."""
-        return self.job.images // self.recipe.batch * self.recipe.batch * self.recipe.epochs
+        return self.job.sweep.images // self.recipe.batch * self.recipe.batch * self.recipe.epochs
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Crew:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=None if self.live else log,
-                env={**_threads(task.job.jobs), **os.environ, CHILD: "sweep"},
+                env={**_threads(task.job.sweep.jobs), **os.environ, CHILD: "sweep"},
             )
         self.working[task] = process, time.monotonic()
 

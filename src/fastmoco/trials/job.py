@@ -29,25 +29,28 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is trained on what, how it is judged, and for whom."""
+class Sweep:
+    """What all trainings of a sweep have in common, beside what is trained."""
 
-    folder: str  # of the run
+    data: str
+    images: int
+    pixels: str  # a digest of some of the images
+    knn_every: int  # 0: ten times in all
+    jobs: int  # that share the device
+    commit: str
+    command: str
+    means: Means
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is trained, with whichever seed: a row, and what the flags make of it."""
+
     row: str
     base: str
     epochs: int | None
     batch: int | None
     settings: Sequence[str]
-    seed: int
-    data: str
-    images: int
-    evaluations: Sequence[str]  # knn, cached, linear, encoders
-    knn_every: int  # 0: ten times in all
-    jobs: int  # that share the device
-    commit: str
-    command: str  # the sweep's
-    means: Means
-    pixels: str = ""  # a digest of some of the images
 
     @property
     def title(self) -> str:
@@ -59,6 +62,17 @@ class Job:
 
         return compose(self.row, self.settings, self.epochs, self.batch, "", None, self.base)
 
+
+@dataclass(frozen=True)
+class Job:
+    """An entry of a sweep with a seed, where it is trained, and how it is judged."""
+
+    sweep: Sweep
+    entry: Entry
+    seed: int
+    folder: str  # of the run
+    evaluations: Sequence[str]  # knn, cached, linear, encoders
+
     def spell(self) -> str:
         return json.dumps(asdict(self))
 
@@ -66,7 +80,9 @@ class Job:
 def read(text: str) -> Job:
     """The job that `spell` wrote."""
     known = json.loads(text)
-    return Job(**{**known, "means": Means(**known["means"])})
+    sweep, entry = known.pop("sweep"), known.pop("entry")
+    means = Means(**sweep.pop("means"))
+    return Job(Sweep(**sweep, means=means), Entry(**entry), **known)
 
 
 def corner(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fastmoco.ending import ended
 from fastmoco.flags import Side
-from fastmoco.trials.job import FILE, TAKEN, Job, corner, read
+from fastmoco.trials.job import FILE, TAKEN, Job, Sweep, corner, read
 
 if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
@@ -32,22 +32,23 @@ def run(job: Job) -> "Finding":
     from fastmoco.command import pretrain
     from fastmoco.trials import findings
 
-    folder, recipe = Path(job.folder), job.recipe()
-    steps = job.images // recipe.batch * recipe.epochs
-    if _logged(folder) < steps:
-        _sign(job, folder)
+    folder, sweep, entry = Path(job.folder), job.sweep, job.entry
+    recipe = entry.recipe()
+    per_epoch = sweep.images // recipe.batch
+    if _logged(folder) < per_epoch * recipe.epochs:
+        _sign(sweep, folder)
     pretrain(
-        job.data,
-        recipe=job.row,
-        recipe_base=job.base,
+        sweep.data,
+        recipe=entry.row,
+        recipe_base=entry.base,
         out=job.folder,
-        epochs=job.epochs,
-        batch=job.batch,
-        set=job.settings,
+        epochs=entry.epochs,
+        batch=entry.batch,
+        set=entry.settings,
         seed=job.seed,
-        log_every=max(1, job.images // recipe.batch),  # once an epoch, so that every judgement has its seconds
-        knn_every=job.knn_every or max(1, recipe.epochs // 10),
-        **asdict(job.means),
+        log_every=max(1, per_epoch),  # so that every judgement has its seconds
+        knn_every=sweep.knn_every or max(1, recipe.epochs // 10),
+        **asdict(sweep.means),
     )
     with _own_store(folder):
         finding = _find(job, recipe, folder)
@@ -68,14 +69,14 @@ def _logged(folder: Path) -> int:
     )
 
 
-def _sign(job: Job, folder: Path) -> None:
+def _sign(sweep: Sweep, folder: Path) -> None:
     """Leave word of the process that is about to train: another may go on, and yet another evaluate."""
     from fastmoco import run
     from fastmoco.bench.record import circumstances
 
-    means = job.means
+    means = sweep.means
     device, *_ = run.settle(means.device, means.precision, means.compile, means.workers)
-    known = {**circumstances(device, job.commit), "command": job.command, "jobs": job.jobs}
+    known = {**circumstances(device, sweep.commit), "command": sweep.command, "jobs": sweep.jobs}
     begun = (folder / "recipe.py").exists()  # or someone has removed it, and this is another training
     with (corner(folder) / TRAINED).open("a" if begun else "w") as file:
         file.write(json.dumps(known) + "\n")
@@ -134,9 +135,9 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
     return Finding(
         recipe=recipe,
         seed=job.seed,
-        row=near(job.row),
-        base=near(job.base),
-        data=near(job.data),
+        row=near(job.entry.row),
+        base=near(job.entry.base),
+        data=near(job.sweep.data),
         images=about["images"],
         names=about["names"],
         seen=state["step"] * recipe.batch,
@@ -154,7 +155,7 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
             "evaluations": list(job.evaluations),
             "when": time.strftime("%Y-%m-%d %H:%M:%S%z"),
         },
-        pixels=job.pixels,
+        pixels=job.sweep.pixels,
     )
 
 
@@ -206,7 +207,7 @@ def _evaluate(job: Job, encoder: str, kind: Kind, step: int) -> dict[str, float]
     from fastmoco.exam import Terms
 
     side, _, how = encoder.partition(", ")
-    branch, means = cast(Side, side), job.means
+    branch, means = cast(Side, side), job.sweep.means
     found = _earlier(Path(job.folder), branch, bool(how), kind, step)
     if found is None:
         terms = Terms(
@@ -218,9 +219,9 @@ def _evaluate(job: Job, encoder: str, kind: Kind, step: int) -> dict[str, float]
         )
         out = str(Path(job.folder) / EXAMS)
         if kind == "knn":
-            found = assess.knn(job.folder, job.data, out=out, terms=terms)
+            found = assess.knn(job.folder, job.sweep.data, out=out, terms=terms)
         else:
-            found = assess.linear(job.folder, job.data, cached=kind == "cached", out=out, terms=terms)
+            found = assess.linear(job.folder, job.sweep.data, cached=kind == "cached", out=out, terms=terms)
     return {name.replace("linear", kind): value for name, value in found.items() if name.endswith("/top1")}
 
 
