@@ -80,6 +80,7 @@ if act == "meet":
 folder = Path(job["folder"])
 folder.mkdir(parents=True)
 known = {each: {**job, **sweep, **entry}[each] for each in ("row", "base", "seed", "data", "images", "jobs", "pixels")}
+known["base"] = known["base"].rpartition("/")[2]  # as a trial does
 circumstances = {"evaluations": job["evaluations"], "command": sweep["command"]}
 recipe = plan["recipes"][name]
 if act == "last":
@@ -255,9 +256,11 @@ def test_rows_that_compute_the_same_are_trained_once_and_have_one_record(stub, i
     assert re.search(r"^text/samples_6 +75\.0 .* 1$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_one_more_evaluation_of_what_computes_the_same_is_made_in_its_run_folder(stub, images, capsys):
-    go(images, "table4b/fast_moco")
-    go(images, "text/samples_6", evaluate=("knn", "linear"), dry_run=True)
+@pytest.mark.parametrize("whole", [False, True], ids=["my.py", "/work/my.py"])
+def test_one_more_evaluation_of_what_computes_the_same_is_made_in_its_run_folder(stub, images, capsys, whole):
+    base = f"{Path('my.py').resolve() if whole else 'my.py'}:tiny"  # of which a record keeps the end
+    go(images, "table4b/fast_moco", recipe_base=base)
+    go(images, "text/samples_6", recipe_base=base, evaluate=("knn", "linear"), dry_run=True)
     assert capsys.readouterr().out.endswith("1 of 1  table4b/fast_moco, seed 0 has a record that lacks linear\n")
 
 

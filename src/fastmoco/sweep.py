@@ -199,9 +199,10 @@ def _asked(entry: Entry, older: "Finding") -> bool:
 
     Files that records name are not run: they may be anyone's.
     """
+    from fastmoco.bench.record import near
     from fastmoco.recipes import rows
 
-    if older.row not in rows() or older.base != entry.base:
+    if older.row not in rows() or older.base != near(entry.base):
         return False
     try:
         return replace(entry, row=older.row).recipe() == older.recipe
