@@ -126,7 +126,7 @@ def test_the_record_has_all_that_a_number_needs_to_be_believed(tmp_path, monkeyp
 
 
 def test_the_commit_is_gits_or_unknown(monkeypatch):
-    answers = {"status": " M a.py\n", "rev-parse": "abc1234\n"}
+    answers = {"ls-files": "__init__.py\n", "status": " M a.py\n", "rev-parse": "abc1234\n"}
 
     def git(words, **options):
         return subprocess.CompletedProcess(words, 0, stdout=answers[words[1]])
@@ -142,6 +142,25 @@ def test_the_commit_is_gits_or_unknown(monkeypatch):
 
     monkeypatch.setattr(record.subprocess, "run", absent)
     assert record.circumstances(CPU)["commit"] == "unknown"
+
+
+def test_the_commit_of_a_tree_that_it_is_only_installed_in_is_not_its_own(tmp_path, monkeypatch):
+    def git(*words):
+        named = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    package = tmp_path / "site" / "bench"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (tmp_path / ".gitignore").write_text("site\n")
+    git("init")
+    git("add", ".gitignore")
+    git("commit", "-m", "theirs")
+    monkeypatch.setattr(record, "__file__", str(package / "record.py"))
+    assert record.commit_here() == "unknown"
+    git("add", "-f", "site")
+    git("commit", "-m", "ours")
+    assert len(record.commit_here()) >= 7
 
 
 @pytest.mark.parametrize("name", list(rows()))

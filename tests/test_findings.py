@@ -61,6 +61,17 @@ def spell(**changes):
         (spell(results={"online": {"knn20/top1": "abc"}}), "'abc' is no number; remove the line"),
         (spell(results={"online": {"knn20/top1": float("nan")}}), "nan is no number"),
         (spell(seconds=True), "True is no number"),
+        (spell(seconds=10**400), "int too large"),
+        (spell(results={"online": {"knn20/top1": 1000.0}}), "1000.0 is no percentage; remove the line"),
+        (spell(curve=[[1, 2]]), "its curve is not of epoch, seconds and kNN; remove the line"),
+        (spell(curve=[[1, 2, -3]]), "-3 is no percentage"),
+        (spell(seed="0"), "its seed is '0'; remove the line"),
+        (spell(seed=True), "its seed is True"),
+        (spell(jobs=None), "its jobs is None"),
+        (spell(images="1000"), "its images is '1000'"),
+        (spell(data=None), "its data is None"),
+        (spell(circumstances=[]), "its circumstances is []"),
+        (spell(images_per_second=0), "its images_per_second are not above 0"),
     ],
 )
 def test_a_line_that_is_none_is_told_with_its_file_and_place(line, reason, tmp_path):
@@ -70,6 +81,11 @@ def test_a_line_that_is_none_is_told_with_its_file_and_place(line, reason, tmp_p
         read([path])
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_mark_before_the_first_line_is_not_taken_for_a_part_of_it(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + spell().encode())
+    assert read([tmp_path / "a.jsonl"]) == [FOUND]
 
 
 def test_a_line_without_its_end_is_not_glued_to_the_next(tmp_path):

@@ -12,10 +12,11 @@ import pytest
 import torch
 from small import crops, shrink
 
+from fastmoco import methods
 from fastmoco.learner import Learner
 from fastmoco.notation import NAMES, brief, read
 from fastmoco.pairs import SameView
-from fastmoco.recipes import rows
+from fastmoco.recipes import find, rows
 from fastmoco.target import Momentum
 
 ROWS = rows()
@@ -161,3 +162,18 @@ def test_a_row_takes_its_steps(name):
 if __name__ == "__main__":
     lines = [f"{json.dumps(name)}: {two_steps(name)[0]}" for name in ROWS]
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def test_a_method_that_a_file_imports_is_no_row_of_it_unless_it_is_asked_for(tmp_path):
+    own, all_imported = tmp_path / "own.py", tmp_path / "imported.py"
+    own.write_text(
+        "from dataclasses import replace\n"
+        "from fastmoco.methods import fast_moco, mocov3\n"
+        "from fastmoco.recipes.table7 import byol\n"
+        "mine = replace(mocov3, batch=64)\n"
+        "again = fast_moco\n"
+    )
+    assert list(rows(str(own))) == [f"{own}:{name}" for name in ("byol", "mine", "again")]
+    assert find(f"{own}:mocov3").recipe == methods.mocov3
+    all_imported.write_text("from fastmoco.methods import mocov3\n")
+    assert list(rows(str(all_imported))) == [f"{all_imported}:mocov3"]

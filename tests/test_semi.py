@@ -101,8 +101,16 @@ def test_a_rate_that_diverges_is_not_chosen(subject, monkeypatch):
     monkeypatch.setattr(semi, "_fit", diverge)
     protocol = Semi(0.1, epochs=2, lr=1.0, encoder_lr=0.0, batch=8)
     assert semi.choose(subject, protocol, (0.05, 500.0)) == 0.05
-    with pytest.raises(FloatingPointError, match="no rate leaves the weights finite"):
+    with pytest.raises(FloatingPointError, match="no rate leaves weights and scores finite"):
         semi.choose(subject, protocol, (500.0,))
+
+
+def test_weights_that_are_finite_may_make_scores_that_are_not(subject):
+    classifier = subject.classifier(frozen=True)
+    classifier.head.weight.data.fill_(3e38)
+    classifier.head.bias.data.fill_(3e38)
+    with pytest.raises(FloatingPointError, match="trying: the scores are not finite; use a lower --lr"):
+        subject.ask(classifier, "trying")
 
 
 def _names(images):

@@ -544,7 +544,9 @@ def test_the_base_is_the_one_of_most_trainings_unless_there_are_some_of_imagenet
     ]
     file = write(here / "shapes.jsonl", *shapes)
     report((file,))
-    assert "epochs on shapes, as in pocket/shapes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "epochs on shapes, as in pocket/shapes" in out
+    assert out.count("MoCo v3 and Fast-MoCo on shapes") == 1
     report((file, write(here / "more.jsonl", finding("table4b/mocov3"))))
     out = capsys.readouterr().out
     assert "epochs on imagenette, as in pocket/imagenette" in out
@@ -571,6 +573,18 @@ def test_mistakes_are_one_line(here):
     nothing = r"^no findings in the setting of pocket/photos, but 9 of pocket/imagenette: .*, or look at --table all$"
     with pytest.raises(ValueError, match=nothing):
         report(("some.jsonl",), recipe_base="pocket/photos")
+    shapes = finding(
+        "table4b/mocov3",
+        base="pocket/shapes",
+        data="shapes",
+        recipe=carry(find("table4b/mocov3").recipe, find("pocket/shapes").recipe),
+    )
+    write(here / "two.jsonl", *FOUND, shapes)
+    for flags in ({"batch": 64}, {"set": ("optim.lr=3",)}, {"batch": 64, "table": ("table4b",)}):
+        with pytest.raises(ValueError, match=r"^no findings in that setting of pocket/imagenette, but 9 with the base"):
+            report(("two.jsonl",), **flags)
+    with pytest.raises(ValueError, match=r"^no findings in the setting of pocket/cifar10, but"):
+        report(("two.jsonl",), recipe_base="pocket/cifar10")
     with pytest.raises(ValueError, match=r"^--epochs 7: no training had so many; use 100"):
         report(("some.jsonl",), table=("all",), epochs=7)
     with pytest.raises(ValueError, match=r"^unknown table 'aall'; the nearest known: all"):

@@ -33,7 +33,7 @@ def test_all_have_a_rate_and_a_time_and_each_has_its_epochs(task):
     working = [task("table4b/mocov3", 1, [(100, 10.0), (200, 15.0)]), task("my.py:own", logged=[(40, 25.0)])]
     # 2,000 and 3,600 images of them are left, and 4,000 of one that has not begun, at 40 a second.
     assert state(working, [task("table7/byol")]) == (
-        "40 img/s  about 4:00 of training left  mocov3:1 50/100, my.py:own:0 10/100"
+        "40 img/s  about 4:00 of training left  mocov3 seed 1 epoch 50/100, my.py:own seed 0 epoch 10/100"
     )
 
 
@@ -41,22 +41,23 @@ def test_a_judgement_on_the_way_is_no_end(task):
     one = task("table4b/mocov3", logged=[(200, 16.0)])
     with (one.folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 200, "val/knn_top1": 70.0}) + "\n")
-    assert state([one], []) == "16 img/s  about 2:05 of training left  mocov3:0 50/100"
+    assert state([one], []) == "16 img/s  about 2:05 of training left  mocov3 seed 0 epoch 50/100"
 
 
 def test_one_that_is_judged_has_no_rate_any_more(task):
     working = [task("table4b/mocov3", logged=[(200, 16.0)]), task("table7/byol", logged=[(400, 99.0)])]
-    assert state(working, []) == "16 img/s  about 2:05 of training left  mocov3:0 50/100, byol:0 is judged"
-    assert state(working[1:], [task("table7/nnclr")]) == "byol:0 is judged"
+    judged = "byol seed 0 is judged after 100 epochs"
+    assert state(working, []) == f"16 img/s  about 2:05 of training left  mocov3 seed 0 epoch 50/100, {judged}"
+    assert state(working[1:], [task("table7/nnclr")]) == judged
 
 
 @pytest.mark.parametrize("rates", [(), [(4, float("nan"))], [(4, 0.0)]])
 def test_while_one_has_no_rate_nothing_is_told_of_time(task, rates):
     working = [task("table4b/mocov3", logged=[(200, 16.0)]), task("table7/byol", logged=rates)]
-    assert state(working, []) == f"mocov3:0 50/100, byol:0 {len(rates)}/100"
+    assert state(working, []) == f"mocov3 seed 0 epoch 50/100, byol seed 0 epoch {len(rates)}/100"
 
 
 def test_a_log_that_is_not_there_is_one_that_has_not_begun(task):
     begun = task("table4b/mocov3")
     (begun.folder / "metrics.jsonl").unlink()
-    assert state([begun], []) == "mocov3:0 0/100"
+    assert state([begun], []) == "mocov3 seed 0 epoch 0/100"

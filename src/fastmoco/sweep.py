@@ -63,7 +63,8 @@ def sweep(
         batch: images in a step, for all rows; the learning rate changes in proportion, unless it is --set.
         set: change a value of all recipes, such as optim.lr=0.15.
         evaluate: what each is judged by: nearest neighbours, a cached linear classifier, the full linear protocol;
-            encoders are the target branch and recalibrated statistics beside the plain encoder.
+            encoders are the target branch and recalibrated statistics beside the plain encoder; without a value, by
+            what training tells only.
         jobs: trainings at once on one device; their times are then no measure of speed.
         beside: how many others are at work on the device, such as those of another sweep, for the record.
         minutes: the time for all: no row begins that would end later, and what is at work then saves and ends.
@@ -236,11 +237,12 @@ def _conclude(recipes: "dict[Entry, Recipe]", ledger: Ledger, outcome: Outcome) 
     shown = [name for name in WORDS if any(means[name].values())]
     lines = []
     for row, findings in found.items():
-        cells = ["" if (mean := means[name][row]) is None else mean.text() for name in shown]
+        cells = ["" if (mean := means[name][row]) is None else mean.text(of=len(findings)) for name in shown]
         lines.append([row, *cells, str(len(findings))])
     print()
     print_table(["row", *(f">{WORDS[name]}" for name in shown), ">seeds"], lines)
-    print(f"\ntop-1 in percent, mean ± standard deviation; the findings are in {ledger.path}", flush=True)
+    where = f"; the findings are in {ledger.path}" if ledger.path.exists() else ", and no findings yet"
+    print(f"\ntop-1 in percent, mean ± standard deviation{where}", flush=True)
     if outcome.taken:
         print(f"at work in another process: {_list(outcome.taken)}", flush=True)
     if outcome.left:

@@ -73,7 +73,8 @@ def report(
     base = recipe_base or _usual(known)
     setting = compose(base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
-        _refuse([gather(known, base, setting), *(gather(known, row) for row in SETS.values())], known)
+        asked = bool(recipe_base or set or batch is not None)  # for one setting, and others will not do
+        _refuse([gather(known, base, setting), *(gather(known, row) for row in SETS.values() if not asked)], known)
     _refuse_epochs(epochs, known)
     if figures and Path(figures).exists() and not Path(figures).is_dir():
         raise ValueError(f"--figures {figures} is a file; give a folder")
@@ -243,7 +244,8 @@ def _print(makers: "Mapping[str, Callable[[], Table]]") -> None:
     """Those that have rows."""
     from fastmoco.report import print_table
 
-    shown = [made for make in makers.values() if (made := make()).rows]
+    # Once: with the base of a set of its own, the headline is that set's.
+    shown = list(dict.fromkeys(made for make in makers.values() if (made := make()).rows))
     if not shown:
         raise ValueError("the findings are of none of these tables; name others, or leave out --table")
     for number, table in enumerate(shown):

@@ -111,6 +111,7 @@ def commit_here() -> str:
         return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # or it is installed somewhere in a tree of other things
         changed = git("status", "--porcelain", "--", ".", "..")
         return git("rev-parse", "--short", "HEAD") + (", changed" if changed else "")
     except (OSError, subprocess.CalledProcessError):

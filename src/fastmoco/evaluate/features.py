@@ -143,8 +143,6 @@ def extract(network: nn.Module, gallery: Gallery, device: torch.device, what: st
     gallery.bad = pooled(gallery.bad)
     if x is None:
         raise ValueError(f"no image of {gallery.images.name(0)} and {len(gallery) - 1:,} more can be read")
-    if not finite(x):
-        raise ValueError("embeddings are not finite; the training of these weights has diverged")
     places = concatenate(torch.tensor(index, dtype=torch.long))
     return Features(x, places, labels_of(gallery.images)[places].to(x.device))
 
@@ -183,6 +181,8 @@ def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str
 
     def make() -> Tensors:
         found = extract(encoder, gallery, device, what)
+        if not finite(found.x):
+            raise ValueError("embeddings are not finite; the training of these weights has diverged")
         return {"x": found.x.cpu(), "index": found.index}
 
     found = remembered(make, encoder.name, digest(encoder.net), gallery.images.stamp(), repr(gallery.frame))

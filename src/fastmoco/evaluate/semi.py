@@ -65,7 +65,7 @@ def choose(subject: Subject, protocol: Semi, rates: tuple[float, ...]) -> float:
         with contextlib.suppress(FloatingPointError):  # a rate that is far too high is none
             found[rate] = top1(*_fit(trial, replace(protocol, lr=rate), f"trying rate {rate:g}"))
     if not found:
-        raise FloatingPointError("no rate leaves the weights finite; have the embeddings diverged?")
+        raise FloatingPointError("no rate leaves weights and scores finite; have the embeddings diverged?")
     return tell(lambda: max(found, key=found.__getitem__))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fastmoco.distributed import rank, world
 from fastmoco.draws import Draws
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract, pooled
+from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract, finite, pooled
 from fastmoco.evaluate.feeds import Encoded, Pictures
 from fastmoco.evaluate.fit import Classifier, Course, draws, fit
 from fastmoco.images import Images
@@ -90,6 +90,8 @@ class Subject:
     def ask(self, classifier: Classifier, what: str) -> tuple[Float[Tensor, "q classes"], Int64[Tensor, " q"]]:
         """A classifier's scores of the held-out images, and their labels."""
         found = extract(classifier, self.test, self.device, what)
+        if not finite(found.x):  # its weights may be, and statistics on the way not
+            raise FloatingPointError(f"{what}: the scores are not finite; use a lower --lr")
         self.note(self.test.bad, self.test.images)
         return found.x, found.labels
 

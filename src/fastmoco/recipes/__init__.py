@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from fastmoco import methods
 from fastmoco.names import unknown
 from fastmoco.recipe import Recipe, Row
 
@@ -21,7 +22,7 @@ def find(name: str) -> Row:
     """A row by `table4a/fast_moco`, or from a user's own file by `my.py:name`."""
     table, _, _ = name.partition("/")
     file = name if name.endswith(".py") else _file(name)
-    known = rows(file or (table if table in TABLES else ""))
+    known = _rows(file) if file else rows(table if table in TABLES else "")
     if name not in known:
         raise ValueError(
             unknown("row", name, list(known)) + (f" in {file}" if file else "; `fastmoco recipes` lists all")
@@ -32,7 +33,7 @@ def find(name: str) -> Row:
 def rows(name: str = "") -> dict[str, Row]:
     """All rows by their full names, or those of one table, of a user's own `my.py`, or just one row."""
     if name.endswith(".py"):
-        return {f"{name}:{row}": value for row, value in _rows(name).items()}
+        return _rows(name, imported=False) or _rows(name)
     if _file(name) or "/" in name:
         return {name: find(name)}
     if name and name not in TABLES:
@@ -52,16 +53,21 @@ def _file(name: str) -> str:
     return file if colon and file.endswith(".py") else ""
 
 
-def _rows(file: str) -> dict[str, Row]:
-    """The rows of a user's file, which is Python and is run; a recipe in it need not be wrapped as a row."""
+def _rows(file: str, imported: bool = True) -> dict[str, Row]:
+    """The rows of a user's file, which is Python and is run; a recipe in it need not be wrapped as a row.
+
+    A method that is imported there may be meant as a row, or to build on.
+    """
     if not Path(file).is_file():
         raise ValueError(f"no file {file!r}; give the path of a Python file that holds recipes")
     path = Path(file).resolve()
-    return _run(file, path, path.stat().st_mtime_ns)
+    found = _run(file, path, path.stat().st_mtime_ns)
+    own = {name: value for name, value in found.items() if imported or value is not getattr(methods, name, None)}
+    return {f"{file}:{name}": Row(value) if isinstance(value, Recipe) else value for name, value in own.items()}
 
 
 @functools.lru_cache(maxsize=16)
-def _run(file: str, path: Path, _changed: int) -> dict[str, Row]:
+def _run(file: str, path: Path, _changed: int) -> dict[str, Recipe | Row]:
     """Once for each state of the file: run again it makes its classes anew, and of two recipes no part is the same."""
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # so that it finds its neighbours, as when Python runs it
@@ -73,8 +79,9 @@ def _run(file: str, path: Path, _changed: int) -> dict[str, Row]:
         line = (error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None) or 1
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"{file}, line {line}: {kind}{' '.join(str(error).split())}") from None
-    found = {name: Row(value) if isinstance(value, Recipe) else value for name, value in names.items()}
-    rows = {name: value for name, value in found.items() if isinstance(value, Row) and not name.startswith("_")}
-    if not rows:
+    found = {
+        name: value for name, value in names.items() if isinstance(value, Recipe | Row) and not name.startswith("_")
+    }
+    if not found:
         raise ValueError(f"{file} holds no recipe; assign a Recipe or a Row to a name in it")
-    return rows
+    return found

@@ -42,9 +42,7 @@ class Task:
 
     @property
     def brief(self) -> str:
-        entry = self.job.entry
-        length = "" if entry.epochs is None else f"@{entry.epochs}"
-        return f"{entry.row.rpartition('/')[2]}{length}:{self.job.seed}"
+        return f"{self.job.entry.row.rpartition('/')[2]} seed {self.job.seed}"
 
     @property
     def folder(self) -> Path:
@@ -73,14 +71,17 @@ class Outcome:
 class Pace:
     """How long trainings take here, by those that have ended."""
 
-    spent: dict[str, float] = field(default_factory=dict)  # seconds an image seen, by recipe
+    spent: dict[str, tuple[float, float]] = field(default_factory=dict)  # by recipe: seconds an image seen, and others
 
-    def note(self, task: Task, seconds: float) -> None:
-        self.spent[repr(task.recipe)] = seconds / max(1, task.seen)
+    def note(self, task: Task, seconds: float, finding: "Finding") -> None:
+        """What does not depend on how many images are seen is told apart: to compile, and to be judged."""
+        each = 1 / finding.images_per_second
+        self.spent[repr(task.recipe)] = each, max(0.0, seconds - each * task.seen)
 
     def expect(self, task: Task) -> float:
         """By the same recipe, or else by the slowest; nothing is known before one has ended."""
-        return self.spent.get(repr(task.recipe), max(self.spent.values(), default=0.0)) * task.seen
+        own = self.spent.get(repr(task.recipe))
+        return max((each * task.seen + rest for each, rest in ([own] if own else self.spent.values())), default=0.0)
 
 
 class Crew:
@@ -155,6 +156,11 @@ def work(
     def fits(task: Task) -> bool:
         return end is None or time.monotonic() + pace.expect(task) <= end
 
+    def remaining() -> float:
+        now = time.monotonic()
+        begun = [max(0.0, pace.expect(task) - (now - since)) for task, (_, since) in crew.working.items()]
+        return (sum(map(pace.expect, todo)) + sum(begun)) / jobs
+
     line = Line(fresh=True)
     with Interrupts() as interrupts, Crew(live=line.live and jobs == 1) as crew:
         interrupts.hold()
@@ -169,7 +175,7 @@ def work(
             for task, code, spent in crew.ended():
                 line.erase()
                 reason = _reason(task, code, crew.earlier[task])
-                _tell(task, code, spent, reason, collect, outcome, pace, left=[*todo, *crew.working], jobs=jobs)
+                _tell(task, code, spent, reason, collect, outcome, pace, remaining)
             if todo and not crew.working and not any(map(fits, todo)):
                 break
             alone = line.live and jobs == 1  # and shows its own
@@ -206,8 +212,7 @@ def _tell(
     collect: Callable[[Task], "Finding | None"],
     outcome: Outcome,
     pace: Pace,
-    left: Sequence[Task],
-    jobs: int,
+    remaining: Callable[[], float],
 ) -> None:
     """A line on how a training ended."""
     from fastmoco.journal import clock
@@ -215,8 +220,9 @@ def _tell(
     finding = collect(task) if code == 0 else None
     words = f"{task.place}  {task.words}"
     if finding is not None:
-        pace.note(task, max(spent, finding.seconds))  # one that went on has taken longer than this process
-        more = f"; about {clock(sum(map(pace.expect, left)) / jobs)} left" if left else ""
+        pace.note(task, max(spent, finding.seconds), finding)  # one that went on has taken longer than this process
+        left = remaining()
+        more = f"; about {clock(left)} left" if left else ""
         print(f"{words}: {scores(finding)}, {clock(spent)}{more}", flush=True)
     elif code in STOPPED:
         outcome.left.append(task)

@@ -14,6 +14,7 @@ from fastmoco.recipe import Recipe
 PLAIN = "online"  # the encoder that a run folder holds, with the statistics that training left
 KNN, CACHED, LINEAR = "knn20/top1", "cached/top1", "linear/top1"  # the numbers that people look for
 BAD = ("diverged", "collapsing", "learning rate too high", "not learning yet")  # verdicts; slow data harms no one
+_KINDS = {int: "seed images seen jobs", str: "row base data names pixels", dict: "circumstances"}  # besides numbers
 WORDS = {KNN: "kNN", CACHED: "cached linear", LINEAR: "linear"}
 
 
@@ -70,7 +71,7 @@ def spell(finding: Finding) -> str:
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8-sig")  # some editors put a mark before the first line
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text, so it holds no findings of a sweep; give another file") from None
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
@@ -86,19 +87,33 @@ def _parse(line: str, where: str) -> Finding:
             raise ValueError(f"its recipe is a {type(recipe).__name__}")
         known = {"pixels": "", **known}
         known = {field.name: known[field.name] for field in fields(Finding)}
+        for kind, names in _KINDS.items():
+            for name in names.split():
+                if not isinstance(known[name], kind) or isinstance(known[name], bool):
+                    raise ValueError(f"its {name} is {known[name]!r}")
         times = {name: _number(known[name]) for name in ("seconds", "first_step", "images_per_second")}
         results = {
-            encoder: {name: _number(value) for name, value in scores.items()}
+            encoder: {name: _percent(value) for name, value in scores.items()}
             for encoder, scores in known["results"].items()
         }
-        curve = tuple((_number(epoch), _number(seconds), _number(top1)) for epoch, seconds, top1 in known["curve"])
+        if not all(isinstance(point, list) and len(point) == 3 for point in known["curve"]):
+            raise ValueError("its curve is not of epoch, seconds and kNN")
+        curve = tuple((_number(epoch), _number(seconds), _percent(top1)) for epoch, seconds, top1 in known["curve"])
+        if times["images_per_second"] <= 0:
+            raise ValueError("its images_per_second are not above 0")
         return Finding(**{**known, **times, "recipe": recipe, "results": results, "curve": curve})
     except KeyError as error:
         raise ValueError(f"{where} is no finding of a sweep: it has no {error}; remove the line") from None
     except json.JSONDecodeError:
         raise ValueError(f"{where} is no finding of a sweep: it is no JSON; remove the line") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{where} is no finding of a sweep: {error}; remove the line") from None
+
+
+def _percent(value: object) -> float:
+    if not 0 <= (number := _number(value)) <= 100:
+        raise ValueError(f"{value!r} is no percentage")
+    return number
 
 
 def _number(value: object) -> float:

@@ -170,10 +170,11 @@ def _verdict(lines: Sequence[Mapping[str, Any]], recipe: "Recipe") -> str:
 def _times(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of a training that ended: its log has one line or more."""
     logged = [line for line in lines if "perf/seconds" in line]
+    compiled = [line for line in logged if "perf/first_step" not in line] or logged  # since the lines before
     return {
         "seconds": logged[-1]["perf/seconds"],
         "first_step": next(line["perf/first_step"] for line in logged if "perf/first_step" in line),
-        "images_per_second": statistics.median(line["perf/images_per_second"] for line in logged),
+        "images_per_second": statistics.median(line["perf/images_per_second"] for line in compiled),
     }
 
 

@@ -17,6 +17,7 @@ def state(working: "Sequence[Task]", todo: "Sequence[Task]") -> str:
     Nothing is told of time while one has no rate yet.
     """
     from fastmoco.journal import clock
+    from fastmoco.trials.tally import length
 
     words, rates, left = [], [], sum(task.seen for task in todo)
     for task in working:
@@ -24,9 +25,9 @@ def state(working: "Sequence[Task]", todo: "Sequence[Task]") -> str:
         left += task.seen - done
         if done < task.seen:
             rates.append(rate)
-            words.append(f"{task.brief} {done * task.recipe.epochs // task.seen}/{task.recipe.epochs}")
+            words.append(f"{task.brief} epoch {done * task.recipe.epochs // task.seen}/{task.recipe.epochs}")
         else:
-            words.append(f"{task.brief} is judged")
+            words.append(f"{task.brief} is judged after {length(task.recipe.epochs)}")
     known = rates and all(rate > 0 for rate in rates)
     pace = [f"{sum(rates):,.0f} img/s", f"about {clock(left / sum(rates))} of training left"] if known else []
     return "  ".join([*pace, ", ".join(words)])
