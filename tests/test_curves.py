@@ -73,6 +73,14 @@ def test_minutes_of_a_training_that_shared_a_device_are_left_out_unless_others_t
     np.testing.assert_allclose(bars(right)["MoCo v3, kNN"][0], [[200 / 60, 60], [400 / 60, 70]])
 
 
+def test_minutes_of_different_hardware_are_not_drawn():
+    slow = seeds("table4b/fast_moco", 70.0, circumstances={"hardware": "x86_64"})
+    assert len(draw_epochs(evidence(*BOTH[:4], *slow)).axes) == 1
+    shared = seeds("table4b/mocov3", 60.0, epochs=200, jobs=2, circumstances={"hardware": "x86_64"})
+    _, right = draw_epochs(evidence(*BOTH, *shared)).axes
+    assert [x for x, _ in bars(right)["MoCo v3, kNN"][0]] == pytest.approx([200 / 60, 800 / 60])
+
+
 def test_one_legend_names_all_lines():
     figure = draw_epochs(evidence(*BOTH))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [

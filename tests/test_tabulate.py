@@ -298,6 +298,36 @@ def test_a_training_that_shared_a_device_would_have_gone_at_the_rate_of_one_that
     assert "times as long" in table.notes[2]
 
 
+MEANS = {"hardware": "an invented card", "precision": "bf16", "compiled": True}
+OTHERS = [{**MEANS, "hardware": "x86_64"}, {**MEANS, "precision": "float32"}, {**MEANS, "compiled": False}, {}]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_times_of_different_hardware_precision_or_compilation_are_not_compared(other):
+    fast = finding("table4b/fast_moco", top1=64.0, circumstances=MEANS, images_per_second=20_000.0)
+    slow = [
+        finding("table4b/mocov3", top1=top1, epochs=epochs, circumstances=other)
+        for epochs, top1 in ((100, 60.0), (400, 68.0))
+    ]
+    table = lengths(evidence(fast, *slow))
+    why = "trainings differ in hardware, precision or compilation"
+    assert table.notes[2].endswith(f"2.0 times as many (times are not compared: {why}).")
+    assert f"Minutes are not told: {why}." in table.notes
+    assert [line[3] for line in table.rows] == ["", "", ""]
+    assert {"seconds", "images/s"}.isdisjoint(headline(evidence(fast, *slow), 100).head)
+    alike = [replace(each, circumstances={**other, "torch": str(n)}) for n, each in enumerate((fast, *slow))]
+    assert "times as long" in lengths(evidence(*alike)).notes[2]
+    assert {"seconds", "images/s"} < {*headline(evidence(*alike), 100).head}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_training_that_shared_a_device_borrows_no_rate_of_other_hardware_precision_or_compilation(other):
+    alone = finding("table4b/mocov3", epochs=200, circumstances=MEANS)
+    shared = [finding("table4b/mocov3", epochs=400, jobs=4, circumstances=each) for each in (MEANS, other)]
+    assert [line[3] for line in lengths(evidence(alone, shared[0])).rows] == ["6.7", "13.3"]
+    assert [line[3] for line in lengths(evidence(alone, shared[1])).rows] == ["6.7", ""]
+
+
 def test_compilation_is_no_part_of_the_minutes_that_are_compared():
     slow = [
         finding("table4b/mocov3", top1=top1, epochs=epochs, seconds=2.0 * epochs + 200)

@@ -12,7 +12,7 @@ from fastmoco.recipe import Recipe
 from fastmoco.recipes import find, rows
 from fastmoco.steps import Combine, Divide
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import Evidence, average, measures, minutes
+from fastmoco.trials.evidence import Evidence, average, comparable, measures, minutes
 from fastmoco.trials.findings import KNN, WORDS, Finding
 from fastmoco.trials.rivals import METHODS, NEW, OLD
 from fastmoco.trials.tables import carried
@@ -88,8 +88,13 @@ def draw_epochs(evidence: Evidence) -> "Figure":
 
 
 def _timed(evidence: Evidence) -> bool:
-    """Whether each method that was trained has had the device to itself once: one alone would look like the faster."""
-    return all(any(each.jobs == 1 for each in runs) for runs in _by_method(evidence) if runs)
+    """Whether each method that was trained has had the device to itself once, and all of these by the same means.
+
+    One alone, or one on a better device, would look like the faster.
+    """
+    methods = [runs for runs in _by_method(evidence) if runs]
+    alone = all(any(each.jobs == 1 for each in runs) for runs in methods)
+    return alone and comparable(each for runs in methods for each in runs)
 
 
 def _runs(evidence: Evidence) -> list[Finding]:

@@ -15,6 +15,8 @@ from fastmoco.trials.tally import Score, score
 
 # What a base decides whatever the row, and the schedule: findings that differ in it are of another setting.
 SETTING = ("encoder", "projector", "predictor", "optim", "clip", "batch", "evaluation")
+# Circumstances that decide how fast a training is; older findings may lack some, and are alike in that.
+MEANS = ("hardware", "precision", "compiled")
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,21 @@ def changes(recipe: Recipe, setting: Recipe) -> list[str]:
 def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
     """How long the images of a training take, once it is compiled, on a device that it has to itself.
 
-    The rate is its own, or if it shared the device that of others of its method that did not.
+    The rate is its own, or if it shared the device that of others of its method that did not, by the same means.
     """
-    rate = score(each.images_per_second for each in ([run] if run.jobs == 1 else others) if each.jobs == 1)
+    alike = [run] if run.jobs == 1 else [each for each in others if _means(each) == _means(run)]
+    rate = score(each.images_per_second for each in alike if each.jobs == 1)
     return None if rate is None else run.seen / rate.mean / 60
+
+
+def comparable(findings: Iterable[Finding]) -> bool:
+    """Whether times can be compared: all trainings that had the device to themselves were by the same means."""
+    means = [_means(each) for each in findings if each.jobs == 1]
+    return all(each == means[0] for each in means)
+
+
+def _means(finding: Finding) -> list[object]:
+    return [finding.circumstances.get(name) for name in MEANS]
 
 
 def linear(findings: Sequence[Finding]) -> str | None:

@@ -7,7 +7,7 @@ from math import exp, log
 from fastmoco.documents import Table
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
-from fastmoco.trials.evidence import Evidence, average, cell, measures, minutes
+from fastmoco.trials.evidence import Evidence, average, cell, comparable, measures, minutes
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, WORDS, Finding
 from fastmoco.trials.tables import legend
 from fastmoco.trials.tally import Score, length, score
@@ -17,6 +17,7 @@ OLD, NEW = METHODS
 ENCODERS = (PLAIN, "online, recalibrated", "target", "target, recalibrated")
 Take = Callable[[Finding], float | None]
 LONG = 600  # seconds, from which on times are told in minutes
+OTHER_MEANS = "trainings differ in hardware, precision or compilation"
 
 
 def paired(evidence: Evidence, epochs: int | None = None) -> tuple[list[Finding], list[Finding]]:
@@ -35,7 +36,7 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
         return Table(title)
     unit = 60 if max(each.seconds for each in (*old, *new)) >= LONG else 1
     columns: dict[str, tuple[Take, int]] = {WORDS[name]: (_scored(name), 1) for name in (LINEAR, CACHED, KNN)}
-    if all(each.jobs == 1 for each in (*old, *new)):  # or times are no measure of speed
+    if all(each.jobs == 1 for each in (*old, *new)) and comparable((*old, *new)):  # or times are no measure of speed
         columns["minutes" if unit == 60 else "seconds"] = (lambda each: each.seconds / unit, 1)
         columns["images/s"] = (lambda each: each.images_per_second, 0)
     columns = {word: way for word, way in columns.items() if any(way[0](each) is not None for each in (*old, *new))}
@@ -100,13 +101,13 @@ def lengths(evidence: Evidence) -> Table:
     used = [each for method in found for findings in method.values() for each in findings]
     if not used:
         return Table(title)
-    shown = measures(used)
+    shown, timed = measures(used), comparable(used)
     lines = []
     for name, method in zip(METHODS, found, strict=True):
         for epochs, findings in method.items():
             if findings:
                 means = (cell(average(findings, measure), len(findings)) for measure in shown)
-                taken = _minutes(method, epochs)  # whose spread is that of one rate, or of none
+                taken = _minutes(method, epochs) if timed else None  # whose spread is that of one rate, or of none
                 spent = "" if taken is None else f"{taken.mean:.1f}"
                 lines.append((f"{name}, {length(epochs)}", *means, spent, str(len(findings))))
     head = ("", *(WORDS[measure] for measure in shown), "minutes", "seeds")
@@ -116,7 +117,9 @@ def lengths(evidence: Evidence) -> Table:
     if lone and any(said):
         said.append(f"Of {OLD}, one seed stands behind each of: {', '.join(lone)} epochs.")
     waits = [each.first_step for each in used if each.jobs == 1]
-    if waits:
+    if not timed:
+        said.append(f"Minutes are not told: {OTHER_MEANS}.")
+    elif waits:
         said.append(
             "Minutes are those of all images at the rate of trainings that had the device to themselves. Such a "
             f"training had taken {_span(waits)} seconds until its first step."
@@ -150,6 +153,8 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     if needed == points[0][0]:
         return f"{said}has it after {points[0][0]} already, its shortest run."
     said += f"has it after about {needed:.0f} (between runs that ended), {needed / epochs:.1f} times as many"
+    if not comparable(each for method in (old, new) for findings in method.values() for each in findings):
+        return f"{said} (times are not compared: {OTHER_MEANS})."
     mine, theirs = _minutes(new, epochs), _between(old, needed)
     if mine is None or theirs is None:
         return f"{said} (times are not compared: trainings shared the device)."
