@@ -170,6 +170,12 @@ def test_of_a_training_that_is_told_twice_the_last_counts():
     assert cells(table, "fast_moco")["here, kNN"] == "75.0"
 
 
+def test_of_files_that_tell_of_a_training_twice_the_last_counts():
+    old, new, other = finding("table4a/fast_moco", top1=70.0), finding("table4a/fast_moco", top1=75.0), FOUND[0]
+    found = gather({"old.jsonl": [old], "other.jsonl": [other], "new.jsonl": [new]}, BASE)
+    assert (found.findings, found.files) == ((other, new), ("other.jsonl", "new.jsonl"))
+
+
 def test_two_sets_in_one_setting_are_refused():
     other = finding("table4a/fast_moco", seed=1, data="stl10", names="others")
     with pytest.raises(ValueError, match="imagenette of 1,000 images and stl10 of 1,000 images; choose one by --data"):
@@ -359,6 +365,16 @@ def test_a_training_of_any_length_is_in_the_setting_with_its_warm_up_and_no_othe
         kept = compose("table4b/mocov3", ("schedule.warmup=10",), epochs, None, "", None, BASE)
         told = compose(BASE, ("schedule.warmup=10",), None, None, "", None)
         assert len(gather({"some.jsonl": [finding("table4b/mocov3", recipe=kept)]}, BASE, told).findings) == 1
+
+
+def test_seeds_of_a_row_have_one_warm_up():
+    row, flags = "table4b/mocov3", ("schedule.warmup=10",)
+    full = seeds(row, 10.0, 12.0, 14.0, recipe=compose(row, flags, 10, None, "", None, BASE))
+    short = seeds(row, 20.0, 22.0, recipe=compose(row, (), 10, None, "", None, BASE))
+    for told in ([*full, *short], [*short, *full], [full[2], *short, full[0]]):
+        assert evidence(*told).row(row, 10) == short, "that of a sweep today, whichever was told last"
+        assert cells(lengths(evidence(*told)), "MoCo v3, 10 epochs")["seeds"] == "2"
+    assert evidence(*full).row(row, 10) == full
 
 
 def test_what_a_short_training_changes_of_itself_is_not_asked_for(here):

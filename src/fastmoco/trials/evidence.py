@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from fastmoco.alike import plain
 from fastmoco.kinds import brief
 from fastmoco.notation import apart
-from fastmoco.optim import shorten
+from fastmoco.optim import Schedule, shorten
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find
 from fastmoco.transfer import carry
@@ -34,8 +34,9 @@ class Evidence:
         return f"{self.findings[0].data}, as in {self.base}" if self.findings else self.base
 
     def of(self, recipe: Recipe, epochs: int | None) -> list[Finding]:
-        """The findings of a recipe after so many epochs, by seed."""
+        """The findings of a recipe after so many epochs, by seed; of one warm-up, that of today if any has it."""
         same = [each for each in self.findings if each.recipe.epochs == epochs and _same(each.recipe, recipe)]
+        same = [each for each in same if each.recipe.schedule == _usual(each.recipe, self.setting)] or same
         last = {each.seed: each for each in same}
         return [last[seed] for seed in sorted(last)]
 
@@ -92,7 +93,10 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
         named = len({each.data for each in sets}) == len(sets)
         way = "choose one by --data" if named else "give the records of one set only"
         raise ValueError(f"trained in the setting of {base}: {told}; {way}")
-    last = {(plain(each.recipe), each.seed): (file, each) for file, each in inside}
+    last: dict[tuple[Recipe, int], tuple[str, Finding]] = {}
+    for file, each in inside:
+        last.pop((plain(each.recipe), each.seed), None)  # it stands where it was told last
+        last[plain(each.recipe), each.seed] = file, each
     return Evidence(
         base,
         setting,
@@ -108,7 +112,12 @@ def _inside(recipe: Recipe, setting: Recipe) -> bool:
 
 def _scheduled(recipe: Recipe, setting: Recipe) -> bool:
     """By the schedule of a setting, which a training that is shorter has shortened unless it was told not to."""
-    return recipe.schedule in (setting.schedule, shorten(setting.schedule, recipe.epochs, setting.epochs))
+    return recipe.schedule in (setting.schedule, _usual(recipe, setting))
+
+
+def _usual(recipe: Recipe, setting: Recipe) -> Schedule:
+    """What a training as long as that of a recipe has in a setting, unless it is told another."""
+    return shorten(setting.schedule, recipe.epochs, setting.epochs)
 
 
 def changes(recipe: Recipe, setting: Recipe) -> list[str]:
