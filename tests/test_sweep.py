@@ -649,6 +649,27 @@ def test_a_set_of_the_same_names_in_another_size_has_no_record_yet(stub, images,
         assert f"trainings: 1, with a record: {known}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("older", "stays"),
+    [
+        ({"pixels": "mine", "seconds": 9.0}, False),
+        ({"pixels": ""}, False),  # the same run, evaluated further
+        ({"pixels": "", "seconds": 9.0}, True),  # another run, perhaps on other images
+        ({"pixels": "other"}, True),
+    ],
+)
+def test_a_record_that_may_be_of_other_images_stays(place, images, older, stays):
+    less = example(images, circumstances={"evaluations": ["knn"]}, **older)
+    more = example(images, pixels="mine")
+    file, task = Path("all.jsonl"), crew.Task(job(images, evaluations=("knn", "cached")), more.recipe, "")
+    add(file, less)
+    add(task.folder / "finding.json", more)
+    ledger = Ledger(file, more.images, more.names, "mine")
+    assert ledger.known(task) is None
+    assert ledger.collect(task) == ledger.known(task) == more
+    assert read([file]) == [less] * stays + [more]
+
+
 def test_a_failure_is_told_by_its_own_words_and_not_by_those_of_an_earlier_try(stub, images, capsys):
     stub(mocov3="fail")
     with pytest.raises(ValueError, match="1 failed"):

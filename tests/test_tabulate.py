@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -452,6 +453,15 @@ def test_a_set_in_two_sizes_is_two_sets_and_one_that_does_not_tell_is_either():
     assert len(evidence(quiet, large).findings) == 2
     with pytest.raises(ValueError, match="imagenette of 1,000 images and imagenette of 1,000 images; give the records"):
         evidence(small, large)
+
+
+def test_two_sizes_of_a_set_are_refused_wherever_one_that_does_not_tell_stands():
+    told = [finding("table4b/mocov3", seed, pixels=each) for seed, each in enumerate(("", "s", "l"))]
+    for order in permutations(told):
+        with pytest.raises(ValueError, match="give the records of one set only"):
+            evidence(*order)
+    for order in permutations([*told[:2], replace(told[1], seed=3)]):
+        assert len(evidence(*order).findings) == 3
 
 
 def test_a_file_that_a_record_names_is_not_run(tmp_path):

@@ -85,7 +85,7 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
     setting = setting or find(base).recipe
     inside = [(file, each) for file, findings in records.items() for each in findings if _inside(each.recipe, setting)]
     sets: list[Finding] = []
-    for _, each in inside:
+    for _, each in sorted(inside, key=lambda pair: not pair[1].pixels):  # those without would join any set
         if not any(each.on(other.images, other.names, other.pixels) for other in sets):
             sets.append(each)
     if len(sets) > 1:

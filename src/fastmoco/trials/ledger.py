@@ -64,7 +64,7 @@ class Ledger:
         with in_turn(self.path):
             if self.known(task) is not None:
                 return
-            older = self.find(task.recipe, task.job.seed)
+            older = next((each for each in self.alike(task.recipe, task.job.seed) if _told(each, finding)), None)
             lines = [line for line in self.path.read_text().splitlines() if line.strip()] if self.path.exists() else []
             kept = [line for line, each in zip(lines, self._all(), strict=True) if each != older]
             text = "".join(f"{line}\n" for line in (*kept, spell(finding)))
@@ -76,6 +76,17 @@ class Ledger:
 
 def _enough(finding: "Finding", task: Task) -> bool:
     return {*task.job.evaluations} <= {*finding.circumstances.get("evaluations", ())}
+
+
+def _told(older: "Finding", finding: "Finding") -> bool:
+    """Whether a finding tells of all that an older one of its recipe and seed does, which then can go.
+
+    One without pixels counts for any set of its names, and so is found; but it may be of another, and what is gone is
+    gone. It goes only if it is the same run, evaluated further: that has the same times and
+    curve. Else both stay in the file, and readers take the last.
+    """
+    same_run = (older.seconds, older.first_step, older.curve) == (finding.seconds, finding.first_step, finding.curve)
+    return older.pixels == finding.pixels or (not older.pixels and same_run)
 
 
 def _state(path: Path) -> tuple[int, int]:
