@@ -409,6 +409,16 @@ def test_a_number_is_reached_between_two_runs_by_factors():
     assert reach([], 1.0) is None
 
 
+def test_a_number_that_a_run_has_exactly_is_not_reached_after_its_end():
+    for before, after in ((20, 100), (100, 200), (200, 400), (400, 800)):
+        for goal, epochs in ((80.0, after), (1e-15, before)):
+            needed = reach([(before, 0.0), (after, 80.0)], goal)
+            assert before <= needed <= after
+            assert needed == pytest.approx(epochs)
+    table = lengths(evidence(*FAST, *by_epochs("table4b/mocov3", e20=54.0, e100=64.0)))
+    assert table.notes[2].endswith("1.0 times as many, and 3.3 minutes instead of 3.3, 1.0 times as long.")
+
+
 # All trainings
 
 

@@ -135,7 +135,8 @@ def reach(points: Sequence[tuple[int, float]], goal: float) -> float | None:
         return float(points[0][0])
     for (before, low), (after, high) in pairwise(points):
         if high >= goal:
-            return exp(log(before) + (goal - low) / (high - low) * (log(after) - log(before)))
+            needed = exp(log(before) + (goal - low) / (high - low) * (log(after) - log(before)))
+            return min(max(needed, float(before)), float(after))  # which rounding can leave
     return None
 
 
