@@ -459,9 +459,27 @@ def test_sixteen_bits_are_scaled_to_eight(form):
     assert np.array_equal(np.asarray(image)[..., 1], deep // 256)
 
 
-def test_integers_of_32_bits_are_taken_for_16():
-    deep = np.array([[-5, 255, 256, 65535, 10**8]], np.int32)
-    assert np.asarray(decode(PIL.Image.fromarray(deep), "TIFF"))[0, :, 0].tolist() == [0, 0, 1, 255, 255]
+@pytest.mark.parametrize("kind", ["P2", "P5"])
+def test_a_pgm_of_any_depth_is_scaled_to_eight_bits(kind):
+    deep = np.array([0, 256, 2048, 4095])
+    content = deep.astype(">u2").tobytes() if kind == "P5" else " ".join(map(str, deep)).encode()
+    image = image_files.decode(kind.encode() + b" 4 1 4095\n" + content)
+    assert np.asarray(image)[0, :, 1].tolist() == [0, 16, 128, 255]
+
+
+@pytest.mark.parametrize("top", [255, 4095, 65535, 2**20])
+def test_integers_of_an_unknown_range_are_no_image(top):
+    words = "32-bit pixels, of which no one says what is white; save it with 8 or unsigned 16 bits"
+    with pytest.raises(ValueError, match=words):
+        decode(PIL.Image.fromarray(np.linspace(0, top, 12, dtype=np.int32).reshape(3, 4)), "TIFF")
+
+
+def test_signed_pixels_are_no_image():
+    stream = io.BytesIO()
+    PIL.Image.fromarray(np.full((3, 4), 7, np.uint16)).save(stream, "TIFF", tiffinfo={339: 2})
+    assert image_files.look(stream.getvalue()).mode == "I"
+    with pytest.raises(ValueError, match="signed or 32-bit pixels"):
+        image_files.decode(stream.getvalue())
 
 
 def test_floats_of_an_unknown_range_are_no_image():

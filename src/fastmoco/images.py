@@ -135,10 +135,14 @@ def load(image: Image, shrink: int = 1) -> Image:
         image.draft(None, (image.width // shrink, image.height // shrink))
     if image.mode == "F":  # PIL would cut off what is beyond 0 to 255, so that pixels from 0 to 1 turn black
         raise ValueError("it has float pixels, of which no one says what is white; save it with 8 or 16 bits")
+    if image.mode == "I" and image.format != "PPM":  # of which PIL scales all that has more than 8 bits to 16
+        raise ValueError(
+            "it has signed or 32-bit pixels, of which no one says what is white; save it with 8 or unsigned 16 bits"
+        )
     image.load()
     if image.mode == "I" or image.mode.startswith("I;16"):
         # PIL would turn all above 255 white.
-        image = PIL.Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
 
 
