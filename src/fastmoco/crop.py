@@ -63,13 +63,16 @@ def pixels(image: Image) -> UInt8[Tensor, "3 h w"]:
 
 
 def resample(images: UInt8[Tensor, "n 3 h w"], box: Int64[Tensor, "n 4"], view: View) -> Float[Tensor, "n 3 size size"]:
-    """The crops of many images in one go, in [0, 1]: as `cut`, but not rounded to 8 bits.
+    """The crops of many images in one go, in [0, 1]: as `cut`, but not rounded to 8 bits, and always across first.
 
-    Resizing is linear along each axis, so a crop is rows @ image @ columns, with a matrix for each sample.
+    Resizing is linear along each axis, so a crop is rows @ image @ columns, with a matrix for each sample. Pillow goes
+    across first, too, but from 13 on down first where a crop has more than twice as many rows to lose as columns. The
+    order shows where cubic weights overshoot black or white: by up to 16 of 255 in photographs, 30 in hard-edged noise.
     """
     columns = _weights(box[:, 0], box[:, 2], images.shape[3], view)
     rows = _weights(box[:, 1], box[:, 3], images.shape[2], view)
-    # Cubic weights overshoot; PIL, too, cuts off what is out of range after each pass.
+    # Cubic weights overshoot; PIL, too, cuts off what is out of range after each pass. To follow Pillow 13 in the order
+    # would take another copy of all images, some of them transposed, and would be wrong beside Pillow 12.
     x = (images.to(columns.dtype) / 255 @ columns[:, None].transpose(2, 3)).clamp(0, 1)
     return (rows[:, None] @ x).clamp(0, 1)
 
