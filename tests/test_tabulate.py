@@ -691,6 +691,21 @@ def test_a_document_is_not_written_by_looking_at_it(tmp_path):
     assert page.read_text() == "<!-- table4a --><!-- /table4a -->"
 
 
+@pytest.mark.parametrize(("most", "rare"), [(b"\n", b"\r\n"), (b"\r\n", b"\n")])
+def test_lines_around_a_table_keep_their_ends_and_its_own_are_those_of_most(here, most, rare):
+    write(here / "runs/findings/imagenette.jsonl", *FOUND)
+    page = here / "page.md"
+    before, after = b"one" + most + b"two" + rare + b"three" + most, most + b"odd\r\r\nend" + rare
+    page.write_bytes(before + b"<!-- table4a -->" + most + b"old" + most + b"<!-- /table4a -->" + after)
+    for _ in range(2):
+        report(fill=("page.md",))
+        text = page.read_bytes()
+        assert text.startswith(before + b"<!-- table4a -->" + 2 * most + b"|")
+        assert text.endswith(b"<!-- /table4a -->" + after)
+        made = text[len(before) : -len(after)]
+        assert made.count(b"\r\n") == (made.count(b"\n") if most == b"\r\n" else 0)
+
+
 def test_a_document_keeps_the_ends_of_its_lines(here):
     write(here / "runs/findings/imagenette.jsonl", *FOUND)
     (here / "page.md").write_bytes(b"a\r\n<!-- headline --><!-- /headline -->\r\nb\r\n")
