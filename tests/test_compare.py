@@ -115,6 +115,14 @@ def test_all_lies_in_the_run_folder_by_default(run, images, tmp_path):
     assert list(Path().iterdir()) == []
 
 
+def test_folders_that_differ_after_a_dot_have_tables_of_their_own(run, images, tmp_path):
+    for year in (2020, 2021):
+        shutil.copytree(images, tmp_path / f"plants.{year}")
+        gain(run, tmp_path / f"plants.{year}")
+    assert sorted(path.name for path in Path().glob("gain-*.md")) == ["gain-plants.2020.md", "gain-plants.2021.md"]
+    assert len(list(Path().glob("gain-*.png"))) == 2
+
+
 def test_the_same_command_again_measures_nothing_again(run, images, measured):
     found = gain(run, images)
     text, figure = next(Path().glob("gain-*.md")).read_text(), next(Path().glob("gain-*.png")).read_bytes()

@@ -77,7 +77,8 @@ def _draw(exam: Exam, records: Sequence[Record], over: str) -> None:
     rows = ([column.removeprefix(">") for column in columns], ["---"] * len(columns), *lines)
     text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     data = Path(exam.data)
-    table, figure = (exam.out.parent / f"gain-{data.stem or 'data'}.{kind}" for kind in ("md", "png"))
+    name = data.name if data.is_dir() else data.stem  # a folder has no ending: plants.2020 is not plants.2021
+    table, figure = (exam.out.parent / f"gain-{name or 'data'}.{kind}" for kind in ("md", "png"))
     write(table, lambda file: file.write(text.encode()))
     plots.gain(records, figure, f"Did pre-training help? {exam.found.name} on {data.name}")
     print(f"top-1 in percent, {over}; in {table} and {figure}")
