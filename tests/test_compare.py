@@ -11,8 +11,10 @@ from pictures import paint, pretrain_a_little
 from PIL import Image
 
 from fastmoco import cli, compare
+from fastmoco.data import find
 from fastmoco.evaluate import gain as trial
 from fastmoco.exam import Terms
+from fastmoco.parts import by_fraction
 from fastmoco.weights import digest
 
 CPU = Terms(device="cpu", workers=1)
@@ -235,6 +237,39 @@ def test_the_table_has_a_spread_where_there_are_several_seeds():
     columns, rows = compare.tabulate(records)
     assert columns == ["", "encoder", ">1 % of labels, 7", ">100 % of labels, 7"]
     assert rows == [["linear probe", "a", "20.0 \u00b1 14.1", "50.0"]]
+
+
+def test_seeds_that_used_more_and_fewer_labels_are_told_so():
+    common = {"encoder": "a", "method": "linear", "labels": 1.0, "top1": 10.0}
+    columns, _ = compare.tabulate([{**common, "seed": seed, "images": 1010 - seed} for seed in range(3)])
+    assert columns[2:] == [">1 % of labels, 1,008 to 1,010"]
+
+
+def spoil(images, folder, count):
+    """A copy in which so many of the images of the smallest share cannot be read."""
+    train = find(str(shutil.copytree(images, folder))).train
+    index = by_fraction(train, PERCENTS[0] / 100, 0).tolist()
+    assert len(index) == 2
+    for place in index[:count]:
+        Path(train.name(place)).write_text("no image")
+    return folder
+
+
+def test_labels_of_images_that_cannot_be_read_are_not_counted(run, images, tmp_path):
+    gain(run, spoil(images, tmp_path / "spoilt", 1))
+    assert {(each["method"], each["labels"], each["images"]) for each in lines()} == {
+        (method, share, count) for method in ("linear", "finetune") for share, count in ((10.0, 1), (100.0, 23))
+    }
+    assert "10 % of labels, 1 | 100 % of labels, 23 |" in Path("gain-spoilt.md").read_text()
+
+
+@pytest.mark.parametrize("methods", [("linear", "finetune"), ("finetune",)])
+def test_a_share_of_which_nothing_can_be_read_is_refused(run, images, tmp_path, monkeypatch, methods):
+    monkeypatch.setattr(trial, "METHODS", methods)
+    words = "no labelled image could be read" if "linear" in methods else "10 % of labels, seed 0: none of these images"
+    with pytest.raises(ValueError, match=words):
+        gain(run, spoil(images, tmp_path / "spoilt", 2))
+    assert not Path("gain.jsonl").exists()
 
 
 def test_random_weights_are_of_their_seed_and_learn_alike_in_all_stages(run, images, monkeypatch):

@@ -105,3 +105,8 @@ def test_features_of_a_diverged_training_are_refused_in_a_line():
     x, y, test, _ = gaussians(300, 50, classes=3, width=8, apart=0.5)
     with pytest.raises(ValueError, match="not finite"):
         probe(x * float("inf"), y, test, 3)
+
+
+def test_without_an_image_to_learn_from_there_is_no_probe():
+    with pytest.raises(ValueError, match="no labelled image could be read"):
+        probe(torch.zeros(0, 8), torch.zeros(0, dtype=torch.long), torch.randn(5, 8), 3)

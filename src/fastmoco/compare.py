@@ -16,6 +16,7 @@ from fastmoco.flags import Float, Int, Labelled, Records, Weights, given
 from fastmoco.spread import say, spread
 
 if TYPE_CHECKING:
+    from fastmoco.evaluate.gain import Trial
     from fastmoco.evaluate.subject import Subject
     from fastmoco.protocols import Finetune
 
@@ -88,12 +89,20 @@ def tabulate(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """A column for each share of the labels, a line for each method and encoder."""
     from fastmoco.plots import PANELS
 
-    shares = {record["labels"]: f"{record['labels']:g} % of labels, {record['images']:,}" for record in records}
+    shares = {
+        share: f"{share:g} % of labels, {_count(share, records)}" for share in {each["labels"] for each in records}
+    }
     lines = [
         [PANELS[method], encoder, *(_spell(mean, spread) for _, mean, spread in points)]
         for encoder, method, points in _averages(records)
     ]
     return ["", "encoder", *(f">{shares[share]}" for share in sorted(shares))], lines
+
+
+def _count(share: float, records: Sequence[Record]) -> str:
+    """How many labels were used; where some images cannot be read, seeds may differ in it."""
+    counts = {record["images"] for record in records if record["labels"] == share}
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 def _spell(mean: float, spread: float) -> str:
@@ -135,7 +144,7 @@ def _subjects(exam: Exam, seeds: range) -> "dict[str, dict[int, Subject]]":
 def _measure(exam: Exam, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune") -> list[Record]:
     """Every number of the table; those that are in the file already are not made again."""
     from fastmoco.distributed import tell
-    from fastmoco.evaluate.gain import labelled, measure, trials
+    from fastmoco.evaluate.gain import measure, trials
     from fastmoco.plots import PANELS
 
     path = exam.out.parent / "gain.jsonl"
@@ -151,13 +160,27 @@ def _measure(exam: Exam, subjects: "dict[str, dict[int, Subject]]", seeds: range
         words = (str(trial), course, subject.known, subject.test.images.stamp(), str(subject.frame))
         known = tell(functools.partial(_known, words))
         if known not in kept:
-            found = {"top1": measure(subject, trial, value), "images": len(labelled(subject, trial))}
+            found = {"top1": measure(subject, trial, value), "images": _used(subject, trial)}
             record = {**asdict(trial), **found, **about, "settings": course or "probe", "known": known}
             kept[known] = tell(functools.partial(_append, path, record))
         records.append(kept[known])
         told = f"{PANELS[trial.method]}, {trial.labels:g} % of labels, {trial.encoder}, seed {trial.seed}"
         say(f"{number}/{len(todo)}  {told}: {kept[known]['top1']:.1f}")
     return records
+
+
+def _used(subject: "Subject", trial: "Trial") -> int:
+    """How many labels a trial has learnt from: those of images that could be read."""
+    from fastmoco.evaluate.gain import labelled
+
+    index = labelled(subject, trial).tolist()
+    used = sum(subject.train.name(place) not in subject.unread for place in index)
+    if not used:
+        raise ValueError(
+            f"{trial.labels:g} % of labels, seed {trial.seed}: none of these images can be read, such as "
+            f"{subject.train.name(index[0])}; mend or remove them"
+        )
+    return used
 
 
 def _known(words: Sequence[str]) -> str:

@@ -27,6 +27,10 @@ def probe(
 
     That one augments the images again in every epoch and takes LARS; see `protocols.Linear`.
     """
+    if not len(train):
+        raise ValueError(
+            "no labelled image could be read, so no classifier can be trained; mend or remove these images"
+        )
     if not (finite(train) and finite(test)):
         raise ValueError("features are not finite, so no classifier can be trained; the training has diverged")
     # Evaluations run without gradient, but this one needs its own.
