@@ -54,6 +54,17 @@ def test_lengths_do_not_count():
     )
 
 
+@pytest.mark.parametrize("spend", [False, True])
+def test_lengths_beyond_float32_do_not_count_either(spend):
+    scale = torch.tensor([1.0, 1e19, 1e37]).repeat(len(BANK) // 3)[:, None]
+    bank, queries = BANK * scale, QUERIES * 1e20
+    before = bank.clone(), queries.clone()
+    (found,) = votes(queries, bank, LABELS, CLASSES, (20,), spend=spend)
+    torch.testing.assert_close(found, vote(QUERIES, BANK, LABELS, CLASSES), rtol=1e-4, atol=1e-6)
+    assert torch.equal(queries, before[1])
+    assert torch.equal(bank, before[0]) != spend
+
+
 @pytest.mark.parametrize("block", [1, 7, 40, 1000])
 @pytest.mark.parametrize("own", [False, True])
 def test_blocks_do_not_change_the_result(block, own):

@@ -73,13 +73,12 @@ def votes(
     block = block or _block(len(bank))
     found = [[queries.new_zeros(0, classes, dtype=torch.float)] for _ in ks]
     with torch.autocast(bank.device.type, enabled=False):
-        bank = bank.float()
-        bank = F.normalize(bank, out=bank if spend else None)  # a copy of ImageNet's would be 10 GB
+        bank = _unit(bank.float(), spend)  # a copy of ImageNet's would be 10 GB
         mine = share(len(queries), block)
         # The last group is filled up with what is never near.
         room = bank.new_full((min(block, len(mine)), -(-len(bank) // GROUP) * GROUP), -torch.inf)
         for start in mine[::block]:
-            asked = F.normalize(queries[start : start + block].float())
+            asked = _unit(queries[start : start + block].float())
             cosines = room[: len(asked)]
             torch.mm(asked, bank.T, out=cosines[:, : len(bank)])
             if own:
@@ -88,6 +87,18 @@ def votes(
             for k, parts in zip(ks, found, strict=True):
                 parts.append(_count(cosines, nearest[:, :k], labels, classes, temperature))
     return [concatenate(torch.cat(parts)) for parts in found]
+
+
+def _unit(x: Float[Tensor, "n d"], spend: bool = False) -> Float[Tensor, "n d"]:
+    """Rows of length 1, in the same memory with `spend`.
+
+    From about 1e19 on, squares are beyond float32 and a row would become 0, so it is made smaller first.
+    """
+    huge = torch.linalg.vector_norm(x, dim=1).isinf().nonzero()[:, 0]
+    if len(huge):
+        x = x if spend else x.clone()
+        x[huge] /= x[huge].abs().amax(1, keepdim=True)
+    return F.normalize(x, out=x if spend else None)
 
 
 def _block(bank: int) -> int:
