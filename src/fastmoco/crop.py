@@ -67,7 +67,7 @@ def resample(images: UInt8[Tensor, "n 3 h w"], box: Int64[Tensor, "n 4"], view: 
 
     Resizing is linear along each axis, so a crop is rows @ image @ columns, with a matrix for each sample. Pillow goes
     across first, too, but from 13 on down first where a crop has more than twice as many rows to lose as columns. The
-    order shows where cubic weights overshoot black or white: by up to 16 of 255 in photographs, 30 in hard-edged noise.
+    order shows where cubic weights overshoot black or white: by up to 30 of 255 in hard-edged noise.
     """
     columns = _weights(box[:, 0], box[:, 2], images.shape[3], view)
     rows = _weights(box[:, 1], box[:, 3], images.shape[2], view)
