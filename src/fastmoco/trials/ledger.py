@@ -81,9 +81,8 @@ def _enough(finding: "Finding", task: Task) -> bool:
 def _told(older: "Finding", finding: "Finding") -> bool:
     """Whether a finding tells of all that an older one of its recipe and seed does, which then can go.
 
-    One without pixels counts for any set of its names, and so is found; but it may be of another, and what is gone is
-    gone. It goes only if it is the same run, evaluated further: that has the same times and
-    curve. Else both stay in the file, and readers take the last.
+    One without pixels counts for any set of its names, and so is found; but it may be of another set. It goes only if it
+    is the same run, evaluated further, which has the same times and curve. Else both stay, and readers take the last.
     """
     same_run = (older.seconds, older.first_step, older.curve) == (finding.seconds, finding.first_step, finding.curve)
     return older.pixels == finding.pixels or (not older.pixels and same_run)
