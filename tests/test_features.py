@@ -143,7 +143,7 @@ def test_weights_that_have_diverged_are_refused(net, images):
     with torch.no_grad():
         next(net.parameters()).fill_(torch.nan)
     with pytest.raises(ValueError, match="not finite; the training of these weights has diverged"):
-        extract(net, Gallery(images, Frame(16), 1), CPU, "")
+        embedded(net, Gallery(images, Frame(16), 1), CPU, "")
 
 
 def test_recalibrated_statistics_are_those_of_whole_images(images):

@@ -81,7 +81,7 @@ def _enough(finding: "Finding", task: Task) -> bool:
 def _told(older: "Finding", finding: "Finding") -> bool:
     """Whether a finding tells of all that an older one of its recipe and seed does, which then can go.
 
-    One without pixels counts for any set of its names, and so is found; but it may be of another set. It goes only if it
+    One without pixels counts for any set of its names, and so is found; but may be of another set. It goes only if it
     is the same run, evaluated further, which has the same times and curve. Else both stay, and readers take the last.
     """
     same_run = (older.seconds, older.first_step, older.curve) == (finding.seconds, finding.first_step, finding.curve)
