@@ -30,9 +30,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def read(path: Path) -> str:
-    """The text of a document."""
+    """The text of a document, with the ends that its lines have."""
     try:
-        return path.read_text()
+        with path.open(newline="") as file:
+            return file.read()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text; give a Markdown document") from None
     except OSError as error:
@@ -59,10 +60,12 @@ def places(document: str, names: Sequence[str], where: str) -> list[str]:
 
 
 def fill(document: str, makers: Mapping[str, Callable[[], str]], where: str) -> str:
-    """A document with what is made in each place that it has; all else stays."""
+    """A document with what is made in each place that it has, with the ends that most lines have; all else stays."""
+    ends = "\r\n" if 2 * document.count("\r\n") > document.count("\n") else "\n"
     for name in places(document, list(makers), where):
         before, after = _span(name).split(document, maxsplit=1)
-        document = f"{before}<!-- {name} -->\n\n{makers[name]()}\n\n<!-- /{name} -->{after}"
+        made = f"<!-- {name} -->\n\n{makers[name]()}\n\n<!-- /{name} -->".replace("\n", ends)
+        document = f"{before}{made}{after}"
     return document
 
 

@@ -182,16 +182,11 @@ def draw(here: "Evidence", folder: Path, only: Sequence[str] = ()) -> list[Path]
 
 
 def filled(document: Path, makers: "Mapping[str, Callable[[], Table]]", figures: Path, only: Sequence[str] = ()) -> str:
-    """A document with each table, and each figure that there is, in its place.
-
-    Lines around them keep their ends, and theirs are those that most lines have.
-    """
+    """A document with each table, and each figure that there is, in its place."""
     from fastmoco import documents
     from fastmoco.names import unknown
 
-    documents.read(document)  # which says what is wrong with it, but makes all ends alike
-    with document.open(newline="") as file:
-        text = file.read()
+    text = documents.read(document)
     made: dict[str, Callable[[], str]] = {name: functools.partial(_markdown, make) for name, make in makers.items()}
     drawn = {} if only else {f"figure {name}": figures / f"{name}.png" for name in DRAWN}
     known = documents.places(text, [*made, *drawn], str(document))
@@ -209,12 +204,7 @@ def filled(document: Path, makers: "Mapping[str, Callable[[], Table]]", figures:
         raise ValueError(
             f"{document} has no place for a table: put <!-- {name} --> and <!-- /{name} --> where it belongs"
         )
-    ends = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
-    text = documents.fill(text, made, str(document))
-    for name in (name for name in known if name in made):
-        begin, end = text.index(f"<!-- {name} -->"), text.index(f"<!-- /{name} -->")
-        text = text[:begin] + text[begin:end].replace("\n", ends) + text[end:]
-    return text
+    return documents.fill(text, made, str(document))
 
 
 def _markdown(make: "Callable[[], Table]") -> str:
