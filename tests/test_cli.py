@@ -159,7 +159,20 @@ def test_a_users_own_file_is_listed_and_shown(own, here):
             ("show", "text/adamw", "--recipe-base", "pocket/cifar10"),
             "text/adamw in pocket/cifar10: AdamW is part of this row, and the base has SGD; take another base",
         ),
-        (("show", "text/max", "--recipe-base", "pocket/cifar"), "unknown row 'pocket/cifar'; the nearest known:"),
+        (
+            ("show", "text/max", "--recipe-base", "pocket/cifar"),
+            "fastmoco: --recipe-base: unknown row 'pocket/cifar'; the nearest known: pocket/cifar10, ",
+        ),
+        (
+            ("show", "text/max", "--recipe-base", "nope"),
+            "fastmoco: --recipe-base: unknown row 'nope'; known: pocket/shapes, ",
+        ),
+        (("show", "text/max", "--recipe-base", "shapes"), "; `fastmoco recipes pocket` lists the usual ones"),
+        (("show", "text/max", "--recipe-base", "absent.py:mine"), "fastmoco: --recipe-base: no file 'absent.py'"),
+        (
+            ("pretrain", "shapes", "--recipe", "text/max", "--recipe-base", "text/maxx"),
+            "fastmoco: --recipe-base: unknown row 'text/maxx'; the nearest known: text/max, ",
+        ),
         (("sweep", "table4a", "--set"), "fastmoco: --set: give NAME=VALUE after it"),
         (("bench", "step", "--device", "cpu", "--set"), "fastmoco: --set: give NAME=VALUE after it"),
         (("recipes", "tabel4a"), "unknown table 'tabel4a'; the nearest known: table4a"),

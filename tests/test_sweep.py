@@ -407,7 +407,7 @@ def test_a_dry_run_only_lists(stub, images, capsys):
     ("words", "reason"),
     [
         ((), "nothing to sweep; give tables or rows"),
-        (("table4a", "--recipe-base", "pocket/shape"), "unknown row 'pocket/shape'"),
+        (("table4a", "--recipe-base", "pocket/shape"), "--recipe-base: unknown row 'pocket/shape'"),
         (("tabel4a", "--recipe-base", "pocket/shapes"), "unknown table 'tabel4a'; the nearest known: table4a"),
         (("text/adamw", "--recipe-base", "pocket/shapes"), "no row of text/adamw can be carried to pocket/shapes"),
         (("table4a", "--recipe-base", "pocket/photos"), "--data: say which images"),

@@ -632,7 +632,7 @@ def test_mistakes_are_one_line(here):
         report(("bad.jsonl",))
     with pytest.raises(ValueError, match=r"^unknown table 'tabel4a'; the nearest known: table4a"):
         report(("some.jsonl",), table=("tabel4a",))
-    with pytest.raises(ValueError, match=r"^unknown row 'pocket/imagenet'"):
+    with pytest.raises(ValueError, match=r"^--recipe-base: unknown row 'pocket/imagenet'"):
         report(("some.jsonl",), recipe_base="pocket/imagenet")
     with pytest.raises(ValueError, match=r"^no findings in runs/findings; "):
         report()

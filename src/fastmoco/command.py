@@ -238,11 +238,21 @@ def start(row: "str | Row", base: str = "") -> "Recipe":
     recipe = (find(row) if isinstance(row, str) else row).recipe
     if not base:
         return recipe
-    setting = find(base).recipe
+    setting = find_base(base)
     try:
         return carry(recipe, setting)
     except ValueError as error:
         raise ValueError(f"{title(row, base)}: {error}") from None
+
+
+def find_base(name: str) -> "Recipe":
+    """The recipe of a base, which may be any row; those of pocket are made for it."""
+    from fastmoco.recipes import find
+
+    try:
+        return find(name, "pocket").recipe
+    except ValueError as error:
+        raise ValueError(f"--recipe-base: {error}") from None
 
 
 def title(row: "str | Row", base: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from fastmoco.command import USUAL, Settings, flat, start, word
+from fastmoco.command import USUAL, Settings, find_base, flat, start, word
 from fastmoco.flags import Flag, Float, Int, Str, Switch
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
@@ -141,10 +141,10 @@ def _suited(base: str, rows: Iterable[str]) -> str:
 
 def _carried(what: Sequence[str], base: str) -> list[str]:
     """The rows that are meant. One that the base cannot carry is left out."""
-    from fastmoco.recipes import find, rows
+    from fastmoco.recipes import rows
 
     if base:
-        find(base)  # whose mistakes end the sweep, and are not taken for a row's
+        find_base(base)  # whose mistakes end the sweep, and are not taken for a row's
     carried = []
     for row in dict.fromkeys(row for each in what for row in rows(each)):
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fastmoco.command import Settings, compose, flat
+from fastmoco.command import Settings, compose, find_base, flat
 from fastmoco.flags import Int, Str
 from fastmoco.trials.job import FINDINGS
 
@@ -71,6 +71,7 @@ def report(
 
     known = _read(records, str(data))
     base = recipe_base or _usual(known)
+    find_base(base)  # whose mistakes are the flag's
     setting = compose(base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
         asked = bool(recipe_base or set or batch is not None)  # for one setting, and others will not do

@@ -18,15 +18,17 @@ TABLES = (
 )
 
 
-def find(name: str) -> Row:
-    """A row by `table4a/fast_moco`, or from a user's own file by `my.py:name`."""
+def find(name: str, usual: str = "") -> Row:
+    """A row by `table4a/fast_moco`, or from a user's own file by `my.py:name`.
+
+    For one that does not exist, rows of the table that it names are proposed, or else of the usual one.
+    """
     table, _, _ = name.partition("/")
     file = name if name.endswith(".py") else _file(name)
-    known = _rows(file) if file else rows(table if table in TABLES else "")
+    known = _rows(file) if file else rows(table if table in TABLES else usual)
     if name not in known:
-        raise ValueError(
-            unknown("row", name, list(known)) + (f" in {file}" if file else "; `fastmoco recipes` lists all")
-        )
+        way = f"`fastmoco recipes {usual}` lists the usual ones" if usual else "`fastmoco recipes` lists all"
+        raise ValueError(unknown("row", name, list(known)) + (f" in {file}" if file else f"; {way}"))
     return known[name]
 
 
