@@ -2,6 +2,7 @@ import io
 import os
 import pickle
 import random
+import struct
 import tarfile
 import urllib.error
 import warnings
@@ -12,6 +13,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from pictures import paint
+from PIL.TiffImagePlugin import BITSPERSAMPLE
 
 from fastmoco import images as image_files
 from fastmoco import named, shapes, shards
@@ -457,6 +459,24 @@ def test_sixteen_bits_are_scaled_to_eight(form):
     image = decode(PIL.Image.fromarray(deep), form)
     assert image.mode == "RGB"
     assert np.array_equal(np.asarray(image)[..., 1], deep // 256)
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "tiff_lzw"}])
+def test_a_tiff_that_declares_twelve_bits_is_scaled_to_eight(options):
+    packed = np.frombuffer(bytes.fromhex("000100800fff0000"), "<u2").reshape(1, 4)  # of four pixels, and a rest
+    stream = io.BytesIO()
+    PIL.Image.fromarray(packed).save(stream, "TIFF", **options)
+    sixteen, twelve = (struct.pack("<HHIHH", BITSPERSAMPLE, 3, 1, bits, 0) for bits in (16, 12))
+    assert stream.getvalue().count(sixteen) == 1
+    image = image_files.decode(stream.getvalue().replace(sixteen, twelve))
+    assert np.asarray(image)[0, :, 1].tolist() == [0, 16, 128, 255]
+
+
+@pytest.mark.parametrize("tags", [{}, {281: 4095}, {341: 4095}])
+def test_twelve_bits_in_a_file_of_sixteen_stay_dark_whatever_a_statistic_says(tags):
+    stream = io.BytesIO()
+    PIL.Image.fromarray(np.array([[0, 256, 2048, 4095]], np.uint16)).save(stream, "TIFF", tiffinfo=tags)
+    assert np.asarray(image_files.decode(stream.getvalue()))[0, :, 1].tolist() == [0, 1, 8, 15]
 
 
 @pytest.mark.parametrize("kind", ["P2", "P5"])

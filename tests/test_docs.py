@@ -4,10 +4,13 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from test_imports import ARROW
 from torch.distributed.run import get_args_parser
 
@@ -25,7 +28,9 @@ DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").gl
 
 
 def blocks(file):
-    return re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), flags=re.DOTALL)
+    """Also of those that are part of a list, and moved in as it is."""
+    found = re.findall(r"^ *```python\n.*?```", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [dedent(each).removeprefix("```python\n").removesuffix("```") for each in found]
 
 
 @pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
@@ -96,6 +101,15 @@ def test_the_lines_that_load_an_encoder_are_those_that_a_run_prints():
 @pytest.mark.parametrize("code", blocks("README.md"))
 def test_the_examples_of_the_readme_run(code):
     exec(code, {})
+
+
+def test_the_lines_that_convert_twelve_bits_use_all_of_eight(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scans" / "cells").mkdir(parents=True)
+    Image.fromarray(np.array([[0, 256, 2048, 4095]], np.uint16)).save("scans/cells/a.tif")
+    (code,) = blocks("docs/running.md")
+    exec(code, {})
+    assert np.asarray(Image.open("scans-8bit/cells/a.png")).tolist() == [[0, 16, 128, 255]]
 
 
 def test_the_examples_of_the_guide_run():

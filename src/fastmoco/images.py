@@ -17,6 +17,7 @@ import numpy as np
 import PIL.Image
 from jaxtyping import Int64, Shaped, UInt8
 from PIL.Image import Image
+from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 from fastmoco import shards
 
@@ -142,8 +143,16 @@ def load(image: Image, shrink: int = 1) -> Image:
     image.load()
     if image.mode == "I" or image.mode.startswith("I;16"):
         # PIL would turn all above 255 white.
-        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image = PIL.Image.fromarray((np.asarray(image) >> _bits(image) - 8).astype(np.uint8))
     return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
+
+
+def _bits(image: Image) -> int:
+    """Of a grey pixel, where there are more than 8, by what its file declares.
+
+    The largest pixel says nothing about white, nor does the tag MaxSampleValue, which by the standard is a statistic.
+    """
+    return int(image.tag_v2[BITSPERSAMPLE][0]) if isinstance(image, TiffImageFile) else 16
 
 
 def _hush() -> None:
