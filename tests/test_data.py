@@ -18,7 +18,7 @@ from PIL.TiffImagePlugin import BITSPERSAMPLE
 from fastmoco import images as image_files
 from fastmoco import named, shapes, shards
 from fastmoco.data import find
-from fastmoco.images import Images, Pixels, fingerprint, glance
+from fastmoco.images import Images, Part, Pixels, fingerprint, glance
 
 
 @pytest.fixture(autouse=True)
@@ -431,6 +431,19 @@ def test_a_pickle_reads_the_same(tmp_path):
         assert names(again, tmp_path) == names(images, tmp_path)
         assert again.labels == images.labels
         assert again.classes == images.classes
+
+
+def test_a_set_shows_itself_by_how_many_of_what_and_where(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plant(tmp_path / "tree", *(f"{name}/{i}.png" for name in "ab" for i in range(10)))
+    pack(tmp_path / "x.tar", ("1.png", encode(1)), ("2.png", encode(2)))
+    tree, packed = find("tree").train, find("x.tar").train
+    pixels = Pixels(np.zeros((1500, 4, 4, 3), np.uint8), None, (), "drawn")
+    assert repr(tree) == "<Files: 20 images in 2 classes, the first is 'tree/a/0.png'>"
+    assert repr(packed) == "<Shards: 2 images without labels, the first is 'x.tar/1.png'>"
+    assert repr(pixels) == "<Pixels: 1,500 images without labels, the first is 'drawn/0'>"
+    assert repr(Part(tree, np.array([13]))) == "<Part: 1 image in 2 classes, the first is 'tree/b/3.png'>"
+    assert repr(Part(tree, np.array([], np.int64))) == "<Part: 0 images in 2 classes>"
 
 
 def test_what_is_kept_of_an_image_is_no_python_object(tmp_path):

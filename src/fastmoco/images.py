@@ -84,6 +84,13 @@ def describe(train: Images, labelled: Images | None, val: Images | None) -> str:
     return words if val is None else f"{words}, {len(val):,} held out"
 
 
+def _brief(images: Images) -> str:
+    """How a set shows itself, without every path and label."""
+    words = describe(images, None if images.labels is None else images, None)
+    first = f", the first is {images.name(0)!r}" if len(images) else ""
+    return f"<{type(images).__name__}: {words}{first}>"
+
+
 def fingerprint(images: Images) -> dict[str, str | int]:
     """By what a set is known again, wherever it lies: how many images it has, and what some of them are called."""
     some = range(0, len(images), -(-len(images) // 1000))
@@ -200,6 +207,9 @@ class Files:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __repr__(self) -> str:
+        return _brief(self)
+
     def read(self, index: int) -> Image:
         return decode(self.fetch(index))
 
@@ -238,6 +248,9 @@ class Shards:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __repr__(self) -> str:
+        return _brief(self)
+
     def read(self, index: int) -> Image:
         return decode(self.fetch(index))
 
@@ -264,6 +277,9 @@ class Pixels:
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def __repr__(self) -> str:
+        return _brief(self)
 
     def read(self, index: int) -> Image:
         return PIL.Image.fromarray(self.pixels[index])
@@ -293,6 +309,9 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def __repr__(self) -> str:
+        return _brief(self)
 
     def read(self, index: int) -> Image:
         return self.images.read(int(self.index[index]))
