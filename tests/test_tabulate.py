@@ -465,6 +465,19 @@ def test_a_set_in_two_sizes_is_two_sets_and_one_that_does_not_tell_is_either():
         evidence(small, large)
 
 
+def test_of_a_set_in_two_sizes_one_that_does_not_tell_joins_neither_in_any_order():
+    sizes = {"": 50.0, "aaaaaaaa": 60.0, "bbbbbbbb": 70.0}
+    told = [finding("table4b/mocov3", top1=top1, pixels=pixels) for pixels, top1 in sizes.items()]
+    short = [replace(each, recipe=replace(each.recipe, epochs=30)) for each in told[:2]]
+    for order in permutations(told):
+        assert [(line[1], line[5]) for line in everything(order).rows] == [
+            ("imagenette, pixels aaaaaa", "60.0"),
+            ("imagenette, pixels bbbbbb", "70.0"),
+            ("imagenette, pixels not told", "50.0"),
+        ]
+        assert len(everything([*order, *short], epochs=30).rows) == 2  # also where that length is of one size only
+
+
 def test_two_sizes_of_a_set_are_refused_wherever_one_that_does_not_tell_stands():
     told = [finding("table4b/mocov3", seed, pixels=each) for seed, each in enumerate(("", "s", "l"))]
     for order in permutations(told):

@@ -90,7 +90,7 @@ def settings(evidences: Sequence[Evidence]) -> Table:
 
 def everything(findings: Iterable[Finding], epochs: int | None = None) -> Table:
     """All recipes that were trained, in whatever setting: those of a set together, and the best of them first."""
-    sets = _by_set([each for each in findings if epochs in (None, each.recipe.epochs)])
+    sets = _by_set(list(findings), epochs)
     every = [each for groups in sets.values() for group in groups.values() for each in group.values()]
     unchanged = _unchanged(every)
     shown = [name for name in (LINEAR, CACHED, KNN) if any(each.score(name) is not None for each in every)]
@@ -108,13 +108,23 @@ def everything(findings: Iterable[Finding], epochs: int | None = None) -> Table:
     return Table("all trainings", head, tuple(lines), (legend(counts), note))
 
 
-def _by_set(findings: Sequence[Finding]) -> dict[tuple[str, int, str, str], dict[Recipe, dict[int, Finding]]]:
-    """By set, recipe and seed; of a training that is told twice, the last. One that tells no pixels has its set's."""
-    pixels = {(each.images, each.names): each.pixels for each in findings if each.pixels}
+def _by_set(
+    findings: Sequence[Finding], epochs: int | None
+) -> dict[tuple[str, int, str, str], dict[Recipe, dict[int, Finding]]]:
+    """By set, recipe and seed; of a training that is told twice, the last.
+
+    One that tells no pixels has those of its set. If the set is known in several versions, it joins none.
+    """
+    known: dict[tuple[str, int, str], set[str]] = {}
+    for each in findings:
+        known.setdefault((each.data, each.images, each.names), set()).update(filter(None, [each.pixels]))
     sets: dict[tuple[str, int, str, str], dict[Recipe, dict[int, Finding]]] = {}
     for each in findings:
-        seen = each.pixels or pixels.get((each.images, each.names), "")
-        sets.setdefault((each.data, each.images, each.names, seen), {}).setdefault(each.recipe, {})[each.seed] = each
+        if epochs in (None, each.recipe.epochs):
+            several = len(known[each.data, each.images, each.names]) > 1
+            name = f"{each.data}, pixels {each.pixels[:6] or 'not told'}" if several else each.data
+            place = (name, each.images, each.names, each.pixels if several else "")
+            sets.setdefault(place, {}).setdefault(each.recipe, {})[each.seed] = each
     return sets
 
 
