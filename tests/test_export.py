@@ -308,8 +308,7 @@ def load_nothing(path, found):
         (load_other, r"--to timm: a.safetensors was removed, as its embeddings differ by"),
         (
             load_nothing,
-            r"--to timm: timm/test_resnet cannot be written and loaded back: Missing key\(s\) in state_dict; "
-            r"use --to safetensors$",
+            r"--to timm: timm/test_resnet cannot be loaded back: Missing key\(s\) in state_dict; use --to safetensors$",
         ),
     ],
 )
@@ -324,11 +323,28 @@ def test_what_is_not_the_same_when_it_is_loaded_back_is_removed(tmp_path, monkey
     assert out.read_text() == "the one before"
 
 
-def test_what_timm_renames_in_a_hub_folder_goes_to_timm_as_a_file(tmp_path):
-    weights = "random/timm/swin_tiny_patch4_window7_224"
-    with pytest.raises(ValueError, match=r"Missing key\(s\) in state_dict: .* \.\.\.; use --to timm$"):
-        export(weights, to="hub-folder", out=str(tmp_path / "hub"))
-    assert export(weights, to="timm", out=str(tmp_path / "a.safetensors")).is_file()
+def test_a_format_that_fails_is_not_the_one_to_use_instead(tmp_path, monkeypatch, files):
+    monkeypatch.setitem(formats.FORMATS, "safetensors", replace(formats.FORMATS["safetensors"], load=load_other))
+    with pytest.raises(ValueError, match=r"embeddings differ by .* when it is loaded back; tell us$"):
+        export(str(files / "timm-test_resnet.safetensors"), to="safetensors", out=str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("name", ["timm/swin_tiny_patch4_window7_224", "timm/davit_tiny"])
+def test_what_timm_renames_in_a_hub_folder_goes_to_timm_as_a_file_with_its_lines(tmp_path, capsys, name):
+    save_encoder(tmp_path / "own.safetensors", name, shaken(name), step=7, size=224)
+    words = rf"--to hub-folder: {name} cannot be loaded back: .*; use --to timm and the lines that it prints, "
+    with pytest.raises(ValueError, match=words):
+        export(str(tmp_path / "own.safetensors"), to="hub-folder", out=str(tmp_path / "hub"))
+    export(str(tmp_path / "own.safetensors"), to="timm", out=str(tmp_path / "a.safetensors"))
+    assert distance(pasted(capsys)["encoder"], fastmoco.load(tmp_path / "own.safetensors"), 224) == 0
+
+
+@pytest.mark.parametrize("to", ["timm", "safetensors", "hub-folder"])
+def test_what_safetensors_does_not_write_goes_to_onnx(tmp_path, to):
+    """A CoaT uses some weights in several places."""
+    with pytest.raises(ValueError, match=r"cannot be written: Some tensors share memory, .*; use --to onnx$"):
+        export("random/timm/coat_lite_tiny", to=to, out=str(tmp_path / "a"))
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """An encoder as other libraries read it: the command `fastmoco export`."""
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from fastmoco.pretrained import Pretrained
 
 To = Literal["torchvision", "timm", "detectron2", "onnx", "safetensors", "hub-folder"]
+SAFE = ("timm", "safetensors", "hub-folder")  # all written as safetensors: what one cannot write, none can
+# timm takes what is in a hub folder of a Swin or a DaViT without a classifier for an old file, and renames it.
+AS_IT_IS = "--to timm and the lines that it prints, with which timm renames no weights"
 
 
 def export(
@@ -78,24 +83,30 @@ def _make(fresh: Path, to: str, form: "Format", found: "Pretrained") -> str:
     from fastmoco.formats import compare
 
     images = torch.randn(3, 3, found.size, found.size, generator=torch.Generator().manual_seed(0))
-    try:
+    what = f"--to {to}: {found.name} cannot be"
+    with _explained(f"{what} written", "--to onnx" if to in SAFE else "--to safetensors"):
         form.write(fresh, found)
+    with _explained(f"{what} loaded back", AS_IT_IS if to == "hub-folder" else "--to safetensors"):
         apart, largest = compare(found.encoder, form.load(fresh, found), images)
-    except (ValueError, OSError):
-        raise
-    except Exception as error:  # a library can fail in any way on a model that it does not expect
-        reason = shorten(str(error), 160, placeholder=" ...") or type(error).__name__
-        # timm renames what is in a hub folder of, for one, a Swin without a classifier, which it takes for an old file.
-        other = "timm" if to == "hub-folder" else "safetensors"
-        raise ValueError(
-            f"--to {to}: {found.name} cannot be written and loaded back: {reason}; use --to {other}"
-        ) from None
     if not apart <= form.tolerance * largest:  # also where one of them is not a number
+        way = "tell us" if to == "safetensors" else "use --to safetensors, and tell us"
         raise ValueError(
             f"--to {to}: {fresh.name} was removed, as its embeddings differ by {apart:.2g} of up to {largest:.2g} "
-            "when it is loaded back; use --to safetensors, and tell us"
+            f"when it is loaded back; {way}"
         )
     return f"loaded back, the largest difference is {apart:.2g} in embeddings of up to {largest:.2g}"
+
+
+@contextlib.contextmanager
+def _explained(what: str, other: str) -> Iterator[None]:
+    """A library can fail in any way on a model that it does not expect."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except Exception as error:
+        reason = shorten(str(error), 160, placeholder=" ...") or type(error).__name__
+        raise ValueError(f"{what}: {reason}; use {other}") from None
 
 
 def _add_card(folder: Path, found: "Pretrained", branch: str, form: "Format") -> None:
