@@ -26,7 +26,7 @@ ARROW = [
     },
     {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
     {"branch", "merge", "weights", "images", "detectron", "launch", "documents", "ending"},
-    {"steps", "folders", "parts", "foreign", "spread", "members"},
+    {"steps", "folders", "parts", "foreign", "spread", "members", "shelf"},
     {"target", "contrast", "pairs", "optim", "protocols", "named"},
     {"recipe", "health", "data"},
     {"methods", "learner", "notation", "augment", "crop", "transfer", "alike"},

@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pictures import paint, records, trace
 from PIL import Image
 
 import fastmoco
-from fastmoco import assess, cli, meeting, run, train
+from fastmoco import album, assess, cli, meeting, run, train
 from fastmoco.exam import Terms
 from fastmoco.images import fingerprint
 from fastmoco.lock import in_turn
@@ -489,6 +491,25 @@ def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, mon
     assert not Path("run/store").exists()
     assert [path.name for path in Path("run/checkpoints").iterdir()] == ["last.pt"]
     assert not list(Path(os.environ["FASTMOCO_DATA"]).glob("features/*"))
+
+
+def test_a_trial_reads_images_once_for_all_evaluations_and_finds_the_same_to_the_last_bit(place, images, monkeypatch):
+    reads, read_one = [], album.read
+    monkeypatch.setattr(album, "read", lambda some, index: reads.append(some.name(index)) or read_one(some, index))
+    monkeypatch.setattr(trial, "shutil", SimpleNamespace(rmtree=lambda path: path))  # embeddings are to be compared
+    made, left = {}, {}
+    for room in (0, trial.ROOM):
+        reads.clear()
+        monkeypatch.setattr(trial, "ROOM", room)
+        found = trial.run(replace(job(images, epochs=1), folder=f"run-{room}"))
+        made[room] = (found.results, found.curve[0][2], trace(Path(f"run-{room}")))
+        left[room] = {path.name: path.read_bytes() for path in Path(f"run-{room}/store/features").iterdir()}
+    # To learn from as they are, and to judge by as an encoder is shown them.
+    assert Counter(Path(name).parts[-3] for name in reads) == {"train": 2 * 24, "val": 8}
+    assert len(set(reads)) == 24 + 8
+    assert made[0] == made[room]
+    assert left[0] == left[room]
+    assert len(left[0]) == 4 * 3, "to learn from, to be tested by, and crops, for each of four encoders"
 
 
 def test_without_a_momentum_branch_there_are_two_encoders(place, images):

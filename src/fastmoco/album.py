@@ -16,6 +16,7 @@ from fastmoco.crop import pixels
 from fastmoco.distributed import leads, tell
 from fastmoco.images import Images, why
 from fastmoco.randomness import key
+from fastmoco.shelf import SHELF
 
 MOST_BAD = 0.05  # of a set may be unreadable
 ATTEMPTS = 20  # to find an image that can be read; with a tenth of a set unreadable, all fail once in 10**20
@@ -58,10 +59,13 @@ def collect(
 ) -> Album | None:
     """Read these images, and keep what `make` makes of each; None if that takes more than `most` bytes.
 
-    Decoders let other threads run, so threads are enough.
+    What is on the shelf is not read again. Decoders let other threads run, so threads are enough.
     """
 
     def turn(number: int) -> tuple[Tensor, dict[int, str]]:
+        known = SHELF.find(images, number, make)
+        if known is not None:
+            return known, {}
         image, bad = read(images, number)
         return make(image), bad
 
@@ -77,6 +81,9 @@ def collect(
             if len(index) * 3 * width * height > most:
                 pool.shutdown(cancel_futures=True)
                 return None
+    for number, image in zip(index, found, strict=True):
+        if number not in bad:  # in whose place is another
+            SHELF.keep(images, number, make, image)
     sizes = torch.tensor([[image.shape[2], image.shape[1]] for image in found])
     album = torch.zeros(len(found), 3, height, width, dtype=torch.uint8)
     for place, image in enumerate(found):

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from fastmoco.album import collect, middle
+from fastmoco.album import collect
 from fastmoco.distributed import share, world
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import BLOCK, ROOM, embed, labels_of, pooled
+from fastmoco.evaluate.features import BLOCK, ROOM, Frame, embed, labels_of, pooled
 from fastmoco.evaluate.knn import vote
 from fastmoco.evaluate.probe import probe
 from fastmoco.evaluate.scores import top1
@@ -99,7 +99,7 @@ def _read(
         mine = [_mine(good[part].tolist()) for part in parts]
         wanted = [number for numbers in mine for number in numbers if number not in shown]
         if wanted:
-            album = collect(images, wanted, threads, partial(middle, size=size))
+            album = collect(images, wanted, threads, Frame(size))
             assert album is not None, "there is no limit"
             shown |= zip(wanted, album.pixels, strict=True)
             bad |= album.bad

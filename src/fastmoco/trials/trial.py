@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TRAINED = "trained.jsonl"  # beside the lock: by which processes, each with the circumstances of its own
 EXAMS = "trial.json"  # evaluations as a sweep makes them; by hand, people make others
 EVERYTHING = 10**12  # steps
+ROOM = 2**32  # bytes of pixels that trainings on one device keep for their evaluations
 
 Kind = Literal["knn", "cached", "linear"]
 
@@ -30,6 +31,7 @@ Kind = Literal["knn", "cached", "linear"]
 def run(job: Job) -> "Finding":
     """Go on from wherever it stands, to its finding."""
     from fastmoco.command import pretrain
+    from fastmoco.shelf import SHELF
     from fastmoco.trials import findings
 
     folder, sweep, entry = Path(job.folder), job.sweep, job.entry
@@ -37,21 +39,22 @@ def run(job: Job) -> "Finding":
     per_epoch = sweep.images // recipe.batch
     if _logged(folder) < per_epoch * recipe.epochs:
         _sign(sweep, folder)
-    pretrain(
-        sweep.data,
-        recipe=entry.row,
-        recipe_base=entry.base,
-        out=job.folder,
-        epochs=entry.epochs,
-        batch=entry.batch,
-        set=entry.settings,
-        seed=job.seed,
-        log_every=max(1, per_epoch),  # so that every judgement has its seconds
-        knn_every=sweep.knn_every or max(1, recipe.epochs // 10),
-        **asdict(sweep.means),
-    )
-    with _own_store(folder):
-        finding = _find(job, recipe, folder)
+    with SHELF.opened(ROOM // sweep.jobs):  # from the first judgement of the training to the last of its encoders
+        pretrain(
+            sweep.data,
+            recipe=entry.row,
+            recipe_base=entry.base,
+            out=job.folder,
+            epochs=entry.epochs,
+            batch=entry.batch,
+            set=entry.settings,
+            seed=job.seed,
+            log_every=max(1, per_epoch),  # so that every judgement has its seconds
+            knn_every=sweep.knn_every or max(1, recipe.epochs // 10),
+            **asdict(sweep.means),
+        )
+        with _own_store(folder):
+            finding = _find(job, recipe, folder)
     part = folder / f".{FILE}.part"
     part.unlink(missing_ok=True)
     findings.add(part, finding)  # which is on the disk before it has its name
