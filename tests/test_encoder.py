@@ -93,6 +93,23 @@ def test_the_width_of_any_timm_model_is_that_of_its_embedding(name, width):
     assert meta(f"timm/{name}").width == width
 
 
+@pytest.mark.parametrize("name", ["volo_d1_224", "mobilenetv3_small_050"])
+def test_an_embedding_is_what_timm_makes_of_an_image_where_it_has_no_classifier(name):
+    torch.manual_seed(0)
+    eye = encoder.build(f"timm/{name}").eval()
+    theirs = timm.create_model(name, num_classes=0).eval()
+    theirs.load_state_dict(eye.net.state_dict())
+    x = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(eye(x), theirs(x), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_model_that_makes_nothing_without_a_classifier_is_refused():
+    with pytest.raises(ValueError, match=r"timm/inception_next_tiny makes \(1, 0\) of an image, not one embedding"):
+        meta("timm/inception_next_tiny")
+
+
 def test_a_model_that_fails_without_a_word_is_refused_in_one_line():
     with pytest.raises(
         ValueError, match=r"timm/botnet26t_256 cannot take 112x112 images: AssertionError; .* --size 256"

@@ -91,7 +91,7 @@ class Timm(nn.Module):
         self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
     ) -> Float[Tensor, "b d"]:
         assert (start, stop) == (IMAGE, EMBEDDING), "a recipe with a timm encoder encodes whole images"
-        embedding: Tensor = self.net.forward_head(self.net.forward_features(x), pre_logits=True)
+        embedding: Tensor = self.net(x)
         return embedding
 
     def admit(self, height: int, width: int) -> None:
@@ -110,7 +110,7 @@ class Timm(nn.Module):
         except Exception as error:  # a model can fail in any way on an image that it was not made for
             reason = shorten(str(error).rstrip("."), 160, placeholder=" ...") or type(error).__name__
             raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason}") from None
-        if embedding.dim() != 2:
+        if embedding.dim() != 2 or not embedding.numel():  # the head of some makes nothing, if it has no classes
             raise ValueError(f"encoder timm/{self.name} makes {tuple(embedding.shape)} of an image, not one embedding")
         return embedding
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from fastmoco.checkpoint import write
@@ -29,7 +30,11 @@ def save_encoder(path: Path, name: str, encoder: Encoder, step: int, size: int) 
     """The weights under torchvision's or timm's own names, and with them how the encoder is called."""
     from safetensors.torch import save
 
-    tensors = {key: value.detach().cpu().contiguous() for key, value in encoder.net.state_dict().items()}
+    # Copies, as a network may use one tensor in several places, which safetensors does not write.
+    tensors = {
+        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for key, value in encoder.net.state_dict().items()
+    }
     content = save(tensors, {"encoder": name, "step": str(step), "size": str(size), "format": "pt"})
     write(path, lambda file: file.write(content))
 
