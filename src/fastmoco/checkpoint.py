@@ -57,6 +57,19 @@ def write(path: Path, fill: Callable[[BinaryIO], object], settle: Callable[[Path
         raise OSError(f"cannot write {path}: {reason}; what was there before is intact") from None
 
 
+def generators(device: torch.device) -> State:
+    """The states of torch's generators: what is drawn during a step comes from them."""
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"rng": torch.get_rng_state(), "cuda_rng": cuda}
+
+
+def restore_generators(state: Mapping[str, Any], device: torch.device) -> None:
+    """As `generators` found them; a run that has changed its device keeps those of the new one."""
+    torch.set_rng_state(state["rng"])
+    if device.type == "cuda" and state["cuda_rng"] is not None:
+        torch.cuda.set_rng_state(state["cuda_rng"], device)
+
+
 def newest(folder: Path, say: Callable[[str], None]) -> State | None:
     """The newest checkpoint that is whole, or None where there is none at all."""
     kept = sorted(folder.glob("step-*.pt"), reverse=True)

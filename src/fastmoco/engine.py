@@ -1,14 +1,15 @@
 """A learner at work: where its steps are computed, and how. Nothing here changes what is learnt, beyond rounding."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fastmoco import distributed, optim
+from fastmoco import checkpoint, distributed, optim
 from fastmoco.contrast import Cosine, InfoNCE
 from fastmoco.descent import descend
 from fastmoco.encoder import whole_only
@@ -86,6 +87,19 @@ class Engine:
         recipe = self.learner.recipe
         optim.set_rate(self.optimizer, recipe.optim, recipe.schedule, part)
         return self._take(views)
+
+    def state(self) -> checkpoint.State:
+        """All that steps change. Beta weights and montages draw from torch's generators."""
+        return {
+            "learner": self.learner.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            **checkpoint.generators(self.gear.device),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        optim.restore(self.optimizer, state["optimizer"])
+        checkpoint.restore_generators(state, self.gear.device)
 
     def release(self) -> None:
         """Let go of what a recording holds, and of the last batch: a device may be short of memory."""

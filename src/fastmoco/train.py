@@ -174,16 +174,7 @@ class Training:
         return self.run.keep_every > 0 and self.step % self.run.keep_every == 0
 
     def _state(self) -> checkpoint.State:
-        cuda = self.run.device.type == "cuda"
-        return {
-            "step": self.step,
-            "learner": self.learner.state_dict(),
-            "optimizer": self.engine.optimizer.state_dict(),
-            "meter": self.meter.state(),
-            "way": self.way,
-            "rng": torch.get_rng_state(),  # Beta weights and montages draw from it
-            "cuda_rng": torch.cuda.get_rng_state(self.run.device) if cuda else None,
-        }
+        return {"step": self.step, "way": self.way, "meter": self.meter.state(), **self.engine.state()}
 
     def _newest(self) -> checkpoint.State | None:
         """The newest checkpoint, as rank 0 reads it."""
@@ -204,14 +195,10 @@ class Training:
 
     def _restore(self, state: checkpoint.State) -> None:
         try:
-            self.learner.load_state_dict(state["learner"])
-            optim.restore(self.engine.optimizer, state["optimizer"])
+            self.engine.restore(state)
             self.meter.restore(state["meter"])
             self.way = state["way"] if self.run.loader == "auto" else self.run.loader
             self.step = self.saved = int(state["step"])
-            torch.set_rng_state(state["rng"])
-            if self.run.device.type == "cuda" and state["cuda_rng"] is not None:
-                torch.cuda.set_rng_state(state["cuda_rng"], self.run.device)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:120]
             raise ValueError(f"the checkpoint in {self.folder} does not fit its recipe: {reason}") from None

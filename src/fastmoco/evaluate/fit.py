@@ -141,13 +141,12 @@ def _stop(interrupts: Interrupts) -> signal.Signals | None:
 
 def _save(folder: Path, step: int, classifier: Classifier, optimizer: torch.optim.Optimizer) -> None:
     learnt = classifier.head if classifier.frozen else classifier
-    device = classifier.head.weight.device
     state = {
         "step": step,
         "learnt": learnt.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "rng": torch.get_rng_state(),  # an encoder that learns may draw, to drop some of what it makes
-        "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        # An encoder that learns may draw, to drop some of what it makes.
+        **checkpoint.generators(classifier.head.weight.device),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_turn(folder):  # with the same evaluation in another process
@@ -162,11 +161,8 @@ def _resume(folder: Path, classifier: Classifier, optimizer: torch.optim.Optimiz
         return 0
     (classifier.head if classifier.frozen else classifier).load_state_dict(state["learnt"])
     optimizer.load_state_dict(state["optimizer"])
-    device = classifier.head.weight.device
     if "rng" in state:  # which earlier versions did not keep
-        torch.set_rng_state(state["rng"])
-    if device.type == "cuda" and state.get("cuda_rng") is not None:
-        torch.cuda.set_rng_state(state["cuda_rng"], device)
+        checkpoint.restore_generators(state, classifier.head.weight.device)
     step: int = state["step"]
     return step
 
