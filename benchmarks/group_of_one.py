@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +25,7 @@ from fastmoco.bench.clock import finish
 from fastmoco.bench.record import circumstances, save
 from fastmoco.command import compose
 from fastmoco.data import find
-from fastmoco.interrupts import Interrupts
+from fastmoco.loader import Batch
 from fastmoco.run import Run, settle
 from fastmoco.train import Training
 
@@ -102,10 +103,10 @@ def take_part(flags: argparse.Namespace) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as folder:
         training = Training(recipe, run, find(flags.data), Path(folder))
-        training._load(Interrupts())
-        print(flags.warm * steps(training, flags.warm), flush=True)
+        batches = training._load()
+        print(flags.warm * steps(training, batches, flags.warm), flush=True)
         for _ in sys.stdin:
-            print(steps(training, flags.steps), flush=True)
+            print(steps(training, batches, flags.steps), flush=True)
         training.journal.close()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -117,14 +118,14 @@ def circumstances_of(flags: argparse.Namespace) -> tuple:
     return run, compose(flags.recipe, [], None, flags.batch, flags.encoder, flags.size)
 
 
-def steps(training: Training, count: int) -> float:
+def steps(training: Training, batches: Iterator[Batch], count: int) -> float:
     """Seconds of one, by so many and a log line."""
-    interrupts = Interrupts()
     finish(training.run.device)
     begun = time.perf_counter()
     for _ in range(count):
-        batch = training._fetch()
-        training._confer(interrupts, batch)
+        with training.meter.waiting():
+            batch = next(batches)
+        training._confer(batch)
         training._advance(batch)
     training._log()
     finish(training.run.device)

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -41,79 +41,88 @@ class Training:
         self.step = 0
         self.saved = -1  # the step of the newest checkpoint
         self.meter = Meter(run.device)
-        self.loader: Loader | None = None
-        self.batches: Generator[Batch, None, None] | None = None  # of the loader, when it has begun
+        self.loader: Loader | None = None  # which a training that is done does not need
         self.way: Way = run.loader  # which loader; "auto" only until it is chosen, so that a restart takes the same
         self.judge: Judge | None = None
         self.notes: list[str] = []  # to be said when there is a journal
+        self.interrupts = Interrupts()
         self.asked: signal.Signals | None = None  # to stop, as all ranks know
         self.first: dict[str, float] | None = None  # of this process, for its first log line
         state, again = self._newest(), restarted()
         if state is not None:
             self._restore(state)
-            done = self.step == self.draws.steps
-            told = "done before" if done else f"resumed at step {self.step:,} of {self.draws.steps:,}"
+            told = "done before" if self.done else f"resumed at step {self.step:,} of {self.draws.steps:,}"
             self.notes.append(f"{again}; {told}" if again else told)
         elif again:
             self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
-        self.unreadable = Unreadable(source.train, folder / "bad_images.txt", again=self.step < self.draws.steps)
+        self.unreadable = Unreadable(source.train, folder / "bad_images.txt", again=not self.done)
         self.journal = Journal(folder, self.step)
         self.commentary = Commentary(recipe, self.draws, self.meter, self.journal)
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
-        with closing(self.journal), self._noting_mistakes(), losses_told(), Interrupts() as interrupts:
+        with closing(self.journal), self._noting_mistakes(), losses_told(), self.interrupts:
             self.engine.start()
             for note in self.notes:
                 self.journal.say(note)
-
-            def halt() -> bool:
-                return self._confer(interrupts)
-
-            while True:
-                if self._due_to_judge():
-                    self._judge(halt)
-                if self.step == self.draws.steps or self.asked is not None:
-                    break
-                if self.loader is None:
-                    self._load(interrupts)
-                batch = self._fetch()
-                if self._confer(interrupts, batch):
-                    break
-                self._advance(batch)
-                interrupts.hold()
-                last = self.step == self.draws.steps
-                if self.step % self.run.log_every == 0 or last:
-                    self._log()
-                elif self.journal.stale():
-                    self.commentary.show(self.step)
-                if self.step % self.run.save_every == 0 or self._to_keep() or last:
-                    self.save()
-            self._stop_loading()  # first, as a worker that dies during a save would end it
+            self._judge()  # if it was stopped before the answer
+            if not self.over:
+                self._go_on()
             self.save()
-            if halt() and self.asked is not None:
+            if self._confer() and self.asked is not None:
                 self.journal.say(f"stopped by {self.asked.name} at step {self.step:,}; the same command goes on")
                 raise KeyboardInterrupt(int(self.asked))
             self._conclude()
 
-    def _confer(self, interrupts: Interrupts, batch: Batch | None = None) -> bool:
+    @property
+    def done(self) -> bool:
+        return self.step == self.draws.steps
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no step to make: all are made, or all ranks are to stop."""
+        return self.done or self.asked is not None
+
+    def _go_on(self) -> None:
+        """Step after step, and between them what is due. Workers end with it: one that dies would end a save."""
+        with closing(self._load()) as batches:
+            while not self.over:
+                with self.meter.waiting():
+                    batch = next(batches)
+                if self._confer(batch):
+                    break
+                self._advance(batch)
+                self.interrupts.hold()
+                if self._due(self.run.log_every):
+                    self._log()
+                elif self.journal.stale():
+                    self.commentary.show(self.step)
+                if self._due(self.run.save_every) or self._to_keep():
+                    self.save()
+                self._judge()
+
+    def _due(self, every: int) -> bool:
+        """Whether it is time for what comes after every so many steps, and after the last."""
+        return self.step % every == 0 or self.done
+
+    def _confer(self, batch: Batch | None = None) -> bool:
         """What any rank has to tell, all hear: a signal, images that could not be read. Whether one is asked to stop.
 
         Every rank comes here before every step, so that all of them stop after the same one.
         """
-        asked = interrupts.asked or (signal.SIGTERM if orphaned() else None)
+        asked = self.interrupts.asked or (signal.SIGTERM if orphaned() else None)
         bad = {} if batch is None else self.unreadable.new(batch.bad)
         with self.meter.standing():
             heard = distributed.agree((asked, bad) if asked or bad else None)
-        known = len(self.unreadable.reasons)
         unread: dict[int, str] = {}
         for signalled, places in filter(None, heard or ()):
             self.asked = self.asked or signalled
             unread |= places
         if batch is not None:
+            known = len(self.unreadable.reasons)
             self.unreadable.add(unread, batch.read)
-        if known == 0 < len(self.unreadable.reasons):
-            self.journal.say(f"some images cannot be read and are replaced; {self.unreadable.path} lists them")
+            if known == 0 < len(self.unreadable.reasons):
+                self.journal.say(f"some images cannot be read and are replaced; {self.unreadable.path} lists them")
         return self.asked is not None
 
     @contextmanager
@@ -131,17 +140,7 @@ class Training:
             self.journal.note(reason)
             raise ValueError(reason) from None
         finally:
-            self._stop_loading()
             self.engine.release()
-
-    def _stop_loading(self) -> None:
-        if self.batches is not None:
-            self.batches.close()
-
-    def _fetch(self) -> Batch:
-        assert self.batches is not None
-        with self.meter.waiting():
-            return next(self.batches)
 
     def _advance(self, batch: Batch) -> None:
         """One step, with its learning rate."""
@@ -203,13 +202,13 @@ class Training:
             reason = " ".join(str(error).split())[:120]
             raise ValueError(f"the checkpoint in {self.folder} does not fit its recipe: {reason}") from None
 
-    def _load(self, interrupts: Interrupts) -> None:
-        """The loader, which may read the whole set first, and the networks compiled."""
+    def _load(self) -> Generator[Batch, None, None]:
+        """The batches of all steps that are left, from a loader that may read the whole set first."""
         run, images = self.run, self.source.train
 
         def seen(count: int) -> None:
-            if interrupts.halt():
-                raise KeyboardInterrupt(int(interrupts.asked or 2))
+            if self.interrupts.asked is not None:
+                raise KeyboardInterrupt(int(self.interrupts.asked))
             if self.journal.stale():
                 self.journal.line.show(f"reading images: {count:,} of {len(images):,}")
 
@@ -227,8 +226,8 @@ class Training:
         self.journal.say(self.loader.words)
         if run.compile:
             self.journal.say("compiling; the first step takes a minute or two")
-        self.batches = self.loader.since(self.step)
         self.meter.start()
+        return self.loader.since(self.step)
 
     def _log(self) -> None:
         """A line of numbers for the records, and one of words for people."""
@@ -250,19 +249,20 @@ class Training:
         """At every n-th epoch and at the end; a kill before the answer was recorded makes it due again."""
         if self.source.labelled is None or not self.run.knn_every or not self.step:
             return False
-        if self.step == self.draws.steps:
-            return not self.journal.recorded(self.step, "val/linear_top1")
-        due = self.step % (self.draws.per_epoch * self.run.knn_every) == 0
-        return due and not self.journal.recorded(self.step, "val/knn_top1")
+        answer = "val/linear_top1" if self.done else "val/knn_top1"
+        return self._due(self.draws.per_epoch * self.run.knn_every) and not self.journal.recorded(self.step, answer)
 
-    def _judge(self, halt: Callable[[], bool]) -> None:
+    def _judge(self) -> None:
+        """By labelled images, if that is due."""
+        if not self._due_to_judge():
+            return
         with self.meter.pause():
             self.journal.line.show("judging the encoder by its labelled images")
             if self.judge is None:
                 size = max(view.size for view in self.recipe.views)
                 self.judge = Judge(self.source, size, self.run.workers)
-            judge = self.judge.all if self.step == self.draws.steps else self.judge.neighbours
-            answer = judge(self.learner.online.encoder, self.run.device, halt)
+            judge = self.judge.all if self.done else self.judge.neighbours
+            answer = judge(self.learner.online.encoder, self.run.device, self._confer)
         if answer:
             self.journal.record(self.step, answer)
             words = "  ".join(f"{name.removeprefix('val/')} {value:.1f} %" for name, value in answer.items())
