@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from fastmoco import __began__
 from fastmoco.distributed import grouped, total, world
 
 
@@ -24,6 +25,8 @@ class Meter:
         self.fine = torch.ones((), dtype=torch.bool, device=device)  # whether every number so far was finite
         self.steps = 0
         self.seconds = 0.0  # of training until the clock was started
+        self.made = 0  # steps of this process
+        self.first: dict[str, float] = {}  # when it had made its first step, for the line that this falls into
         self.start()
 
     def start(self) -> None:
@@ -38,6 +41,7 @@ class Meter:
         self.seconds += self.elapsed()
         self.losses.zero_()
         self.steps = 0
+        self.first = {}
         self.start()
 
     def count(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> None:
@@ -46,6 +50,10 @@ class Meter:
         self.fine &= loss.isfinite() & norm.isfinite()
         self.steps += 1
         self.timed += 1
+        self.made += 1
+        if self.made == 1:
+            self.losses.item()  # when the device has finished it
+            self.first = {"perf/first_step": time.monotonic() - __began__}
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -93,6 +101,7 @@ class Meter:
             **({"perf/peer_wait": self.stood / elapsed} if grouped() else {}),
             "perf/seconds": self.seconds + elapsed,
             "perf/memory_gib": self._memory() / 2**30,
+            **self.first,
         }
 
     def _memory(self) -> int:

@@ -1,14 +1,13 @@
 """The training loop: steps, and between them what is saved, judged and told when it is due."""
 
 import signal
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
 
-from fastmoco import __began__, checkpoint, distributed, optim
+from fastmoco import checkpoint, distributed, optim
 from fastmoco.album import Unreadable
 from fastmoco.commentary import Commentary
 from fastmoco.draws import Draws
@@ -47,7 +46,6 @@ class Training:
         self.notes: list[str] = []  # to be said when there is a journal
         self.interrupts = Interrupts()
         self.asked: signal.Signals | None = None  # to stop, as all ranks know
-        self.first: dict[str, float] | None = None  # of this process, for its first log line
         state, again = self._newest(), restarted()
         if state is not None:
             self._restore(state)
@@ -148,9 +146,6 @@ class Training:
         self.step += 1
         part = optim.rate(self.recipe.schedule, self.step, self.draws.steps, self.draws.per_epoch)
         self.meter.count(*self.engine.step(part, self.loader.views(batch)))
-        if self.first is None:
-            self.meter.losses.item()  # when the device has finished it
-            self.first = {"perf/first_step": time.monotonic() - __began__}
 
     def save(self) -> None:
         """A checkpoint and the encoder, if there is anything new. What is broken is never saved."""
@@ -238,10 +233,8 @@ class Training:
             **numbers,
             "train/lr": float(self.engine.optimizer.param_groups[0]["lr"]),
             **self.engine.timing(),
-            **(self.first or {}),
             **{name: value.item() for name, value in self.learner.health().items()},
         }
-        self.first = {}
         self.commentary.log(self.step, values)
         self.meter.turn()
 
