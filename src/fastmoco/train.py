@@ -46,13 +46,7 @@ class Training:
         self.notes: list[str] = []  # to be said when there is a journal
         self.interrupts = Interrupts()
         self.asked: signal.Signals | None = None  # to stop, as all ranks know
-        state, again = self._newest(), restarted()
-        if state is not None:
-            self._restore(state)
-            told = "done before" if self.done else f"resumed at step {self.step:,} of {self.draws.steps:,}"
-            self.notes.append(f"{again}; {told}" if again else told)
-        elif again:
-            self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
+        self._resume()
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt", again=not self.done)
         self.journal = Journal(folder, self.step)
         self.commentary = Commentary(recipe, self.draws, self.meter, self.journal)
@@ -151,12 +145,12 @@ class Training:
         """A checkpoint and the encoder, if there is anything new. What is broken is never saved."""
         if self.saved == self.step:
             return
-        self.meter.pool()
         self._refuse_broken()
         if distributed.leads():
             with self.meter.pause():
                 self.journal.sync()
-                checkpoint.save(self.folder / "checkpoints", self._state(), self._to_keep())
+                state = {"step": self.step, "way": self.way, "meter": self.meter.state(), **self.engine.state()}
+                checkpoint.save(self.folder / "checkpoints", state, self._to_keep())
                 self._save_encoder()
         self.saved = self.step
 
@@ -167,8 +161,15 @@ class Training:
     def _to_keep(self) -> bool:
         return self.run.keep_every > 0 and self.step % self.run.keep_every == 0
 
-    def _state(self) -> checkpoint.State:
-        return {"step": self.step, "way": self.way, "meter": self.meter.state(), **self.engine.state()}
+    def _resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one."""
+        state, again = self._newest(), restarted()
+        if state is not None:
+            self._restore(state)
+            told = "done before" if self.done else f"resumed at step {self.step:,} of {self.draws.steps:,}"
+            self.notes.append(f"{again}; {told}" if again else told)
+        elif again:
+            self.notes.append(f"{again}; there was no checkpoint yet, so it begins anew")
 
     def _newest(self) -> checkpoint.State | None:
         """The newest checkpoint, as rank 0 reads it."""
@@ -226,7 +227,6 @@ class Training:
 
     def _log(self) -> None:
         """A line of numbers for the records, and one of words for people."""
-        self.meter.pool()
         self._refuse_broken()
         numbers = self.meter.read(self.recipe.batch)  # before it takes time to measure health
         values = {
@@ -269,11 +269,12 @@ class Training:
         self.commentary.conclude(self.step, path, self.unreadable, judged)
 
     def _refuse_broken(self) -> None:
+        """What is not finite on one rank ends all of them."""
+        self.meter.pool()
         if self.meter.broken():
             path = self.folder / "checkpoints" / "last.pt"
-            good = (
-                f"{path} (step {self.saved:,}) is the last good checkpoint" if self.saved > 0 else "nothing was saved"
-            )
+            kept = f"{path} (step {self.saved:,}) is the last good checkpoint"
+            good = kept if self.saved > 0 else "nothing was saved"
             raise ValueError(
                 f"the loss or its gradient is not finite by step {self.step:,}; {good}; "
                 "begin anew with a lower --set optim.lr and --fresh"
