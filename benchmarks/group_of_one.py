@@ -59,7 +59,7 @@ def compare(flags: argparse.Namespace) -> None:
         **circumstances(run.device, flags.commit),
         "recipe": flags.recipe,
         "encoder": recipe.encoder,
-        "size": max(view.size for view in recipe.views),
+        "size": recipe.size(),
         "batch": recipe.batch,
         "precision": "bfloat16" if run.bf16 else "float32",
         "compiled": run.compile,

@@ -49,7 +49,7 @@ def main() -> None:
         **circumstances(device, flags.commit),
         "recipe": flags.recipe,
         "encoder": recipe.encoder,
-        "size": max(view.size for view in recipe.views),
+        "size": recipe.size(),
         "precision": "bfloat16" if bf16 else "float32",
         "compiled": compiled,
         "recorded": gear.graph,

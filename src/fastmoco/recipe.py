@@ -126,6 +126,10 @@ class Recipe:
         number = itertools.count()
         return [tuple(frozenset({next(number)}) for _ in range(view.count)) for view in self.views]
 
+    def size(self) -> int:
+        """Pixels of the largest views; a whole image is shown at this size, too."""
+        return max(view.size for view in self.views)
+
     def uses(self, kind: type[Step]) -> bool:
         """Whether a step of this kind is on any path."""
         return any(isinstance(step, kind) for view in self.views for step in (*view.online, *view.target))

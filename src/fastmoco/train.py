@@ -155,8 +155,8 @@ class Training:
         self.saved = self.step
 
     def _save_encoder(self) -> None:
-        size = max(view.size for view in self.recipe.views)
-        save_encoder(self.folder / FILE, self.recipe.encoder, self.learner.online.encoder, self.step, size)
+        recipe, encoder = self.recipe, self.learner.online.encoder
+        save_encoder(self.folder / FILE, recipe.encoder, encoder, self.step, recipe.size())
 
     def _to_keep(self) -> bool:
         return self.run.keep_every > 0 and self.step % self.run.keep_every == 0
@@ -252,8 +252,7 @@ class Training:
         with self.meter.pause():
             self.journal.line.show("judging the encoder by its labelled images")
             if self.judge is None:
-                size = max(view.size for view in self.recipe.views)
-                self.judge = Judge(self.source, size, self.run.workers)
+                self.judge = Judge(self.source, self.recipe.size(), self.run.workers)
             judge = self.judge.all if self.done else self.judge.neighbours
             answer = judge(self.learner.online.encoder, self.run.device, self._confer)
         if answer:

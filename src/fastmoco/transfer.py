@@ -39,7 +39,7 @@ def supported(recipe: Recipe) -> Recipe:
 def _resize(view: View, place: int, recipe: Recipe, base: Recipe) -> View:
     """A view in proportion to the base's largest; what the row leaves at its default is as the base has it."""
     unit = next((step.m for step in view.online if isinstance(step, Divide)), 1)
-    part = view.size / max(each.size for each in recipe.views)
+    part = view.size / recipe.size()
     largest = [each for each in base.views if each.size == max(other.size for other in base.views)]
     large, usual = largest[place % len(largest)], View(online=view.online, target=view.target)
     return replace(

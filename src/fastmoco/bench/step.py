@@ -46,7 +46,7 @@ def contest(recipe: Recipe, gear: Gear) -> dict[str, tuple[Recipe, Gear]]:
     """Who takes part: what is learnt, and how it is computed."""
     whole = replace(
         recipe,
-        views=both(encode, size=max(view.size for view in recipe.views)),
+        views=both(encode, size=recipe.size()),
         target=recipe.target if isinstance(recipe.target, Momentum) else mocov3.target,
         contrast=recipe.contrast if isinstance(recipe.contrast, InfoNCE) else mocov3.contrast,
         pairs=mocov3.pairs,
@@ -102,7 +102,7 @@ def facts(recipe: Recipe, gear: Gear) -> dict[str, Any]:
     """What is computed, and how."""
     return {
         "encoder": recipe.encoder,
-        "size": max(view.size for view in recipe.views),
+        "size": recipe.size(),
         "batch": recipe.batch,
         "samples": len(recipe.samples()),
         "precision": "bfloat16" if gear.bf16 else "float32",

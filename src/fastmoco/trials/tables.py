@@ -75,7 +75,7 @@ def settings(evidences: Sequence[Evidence]) -> Table:
                 f"`{evidence.base}`",
                 f"{findings[0].images:,}" if findings else "",
                 recipe.encoder,
-                str(max(view.size for view in recipe.views)),
+                str(recipe.size()),
                 str(recipe.batch),
                 str(recipe.epochs),
                 type(recipe.optim).__name__,
