@@ -103,6 +103,7 @@ def take_part(flags: argparse.Namespace) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as folder:
         training = Training(recipe, run, find(flags.data), Path(folder))
+        training.engine.start()  # which is what joins the group
         batches = training._load()
         print(flags.warm * steps(training, batches, flags.warm), flush=True)
         for _ in sys.stdin:
