@@ -1,11 +1,12 @@
 """The trainings of a sweep at work: each in a process of its own, so many at once, within a stated time."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +67,17 @@ class Outcome:
     taken: list[Task] = field(default_factory=list)  # by another sweep
     left: list[Task] = field(default_factory=list)  # as they were stopped, or the time was over
 
+    def note(self, task: Task, code: int, reason: str) -> str:
+        """Where one belongs that has ended with this exit code, and in words what became of it."""
+        if code in STOPPED:
+            self.left.append(task)
+            return "was stopped"
+        if code == TAKEN:
+            self.taken.append(task)
+            return "is at work in another process"
+        self.failed.append(task)
+        return f"failed: {reason}"
+
 
 @dataclass
 class Pace:
@@ -83,13 +95,18 @@ class Pace:
         own = self.spent.get(repr(task.recipe))
         return max((each * task.seen + rest for each, rest in ([own] if own else self.spent.values())), default=0.0)
 
+    def left(self, todo: Iterable[Task], working: Mapping[Task, float]) -> float:
+        """Seconds of all that is to do, and of what is at work, each for so long, if they came one after another."""
+        begun = (max(0.0, self.expect(task) - spent) for task, spent in working.items())
+        return sum(begun, 0.0) + sum(map(self.expect, todo))
+
 
 class Crew:
     """Processes that are at work. Whatever happens, none of them is left behind."""
 
     def __init__(self, live: bool) -> None:
         self.live = live  # whether a process shows its line on the terminal, or writes to its log
-        self.working: dict[Task, tuple[subprocess.Popen[bytes], float]] = {}
+        self.working: dict[Task, tuple[subprocess.Popen[bytes], float]] = {}  # since when
         self.earlier: dict[Task, int] = {}  # bytes that its log had before
 
     def __enter__(self) -> "Crew":
@@ -123,6 +140,19 @@ class Crew:
                 found.append((task, code, time.monotonic() - begun))
         return found
 
+    def spent(self) -> dict[Task, float]:
+        """For how many seconds each has been at work."""
+        return {task: time.monotonic() - begun for task, (_, begun) in self.working.items()}
+
+    def reason(self, task: Task, code: int) -> str:
+        """The line with which one ended, if its log has any since it began; else how it ended, and where the log is."""
+        log = task.log.read_bytes()[self.earlier[task] :] if task.log.exists() else b""
+        last = next(reversed(log.decode(errors="replace").splitlines()), "")
+        if last.startswith("fastmoco: "):
+            return last.removeprefix("fastmoco: ")
+        ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"it ended {ended}; its log is {os.path.relpath(task.log)}"
+
     def stop(self) -> None:
         """Ask all to save and end, and wait for them."""
         for process, _ in self.working.values():
@@ -150,23 +180,19 @@ def work(
 
     `collect` is asked for a finding before a training begins, as another sweep may have made it, and when it has ended.
     """
+    from fastmoco.journal import clock
+
     outcome, pace, todo = Outcome(), Pace(), list(tasks)
-    end = None if seconds is None else time.monotonic() + seconds
+    end = math.inf if seconds is None else time.monotonic() + seconds
 
     def fits(task: Task) -> bool:
-        return end is None or time.monotonic() + pace.expect(task) <= end
-
-    def remaining() -> float:
-        now = time.monotonic()
-        begun = [max(0.0, pace.expect(task) - (now - since)) for task, (_, since) in crew.working.items()]
-        return (sum(map(pace.expect, todo)) + sum(begun)) / jobs
+        return time.monotonic() + pace.expect(task) <= end
 
     line = Line(fresh=True)
     with Interrupts() as interrupts, Crew(live=line.live and jobs == 1) as crew:
         interrupts.hold()
         while todo or crew.working:
-            late = end is not None and time.monotonic() > end
-            if interrupts.asked or late:
+            if interrupts.asked or time.monotonic() > end:
                 break
             while len(crew.working) < jobs and (task := next(filter(fits, todo), None)):
                 todo.remove(task)
@@ -174,12 +200,18 @@ def work(
                 _begin(crew, task, collect)
             for task, code, spent in crew.ended():
                 line.erase()
-                reason = _reason(task, code, crew.earlier[task])
-                _tell(task, code, spent, reason, collect, outcome, pace, remaining)
+                finding = collect(task) if code == 0 else None
+                if finding is None:
+                    told = f" {outcome.note(task, code, crew.reason(task, code))}"
+                else:
+                    took = max(spent, finding.seconds)  # one that went on has taken longer than this process
+                    pace.note(task, took, finding)
+                    left = pace.left(todo, crew.spent()) / jobs
+                    told = f": {scores(finding)}, {clock(spent)}" + (f"; about {clock(left)} left" if left else "")
+                print(f"{task.place}  {task.words}{told}", flush=True)
             if todo and not crew.working and not any(map(fits, todo)):
                 break
-            alone = line.live and jobs == 1  # and shows its own
-            if crew.working and not alone and line.stale(watch.OFTEN if line.live else watch.SELDOM):
+            if crew.working and not crew.live and line.stale(watch.OFTEN if line.live else watch.SELDOM):
                 line.show(watch.state([*crew.working], [*filter(fits, todo)]))
             time.sleep(TICK)
         line.erase()
@@ -204,37 +236,6 @@ def _begin(crew: Crew, task: Task, collect: Callable[[Task], "Finding | None"]) 
     crew.begin(task)
 
 
-def _tell(
-    task: Task,
-    code: int,
-    spent: float,
-    reason: str,
-    collect: Callable[[Task], "Finding | None"],
-    outcome: Outcome,
-    pace: Pace,
-    remaining: Callable[[], float],
-) -> None:
-    """A line on how a training ended."""
-    from fastmoco.journal import clock
-
-    finding = collect(task) if code == 0 else None
-    words = f"{task.place}  {task.words}"
-    if finding is not None:
-        pace.note(task, max(spent, finding.seconds), finding)  # one that went on has taken longer than this process
-        left = remaining()
-        more = f"; about {clock(left)} left" if left else ""
-        print(f"{words}: {scores(finding)}, {clock(spent)}{more}", flush=True)
-    elif code in STOPPED:
-        outcome.left.append(task)
-        print(f"{words} was stopped", flush=True)
-    elif code == TAKEN:
-        outcome.taken.append(task)
-        print(f"{words} is at work in another process", flush=True)
-    else:
-        outcome.failed.append(task)
-        print(f"{words} failed: {reason}", flush=True)
-
-
 def scores(finding: "Finding") -> str:
     """The numbers that people look for."""
     from fastmoco.trials.findings import WORDS
@@ -242,11 +243,3 @@ def scores(finding: "Finding") -> str:
     found = {words: finding.score(name) for name, words in WORDS.items()}
     said = ", ".join(f"{words} {value:.1f} %" for words, value in found.items() if value is not None) or "trained"
     return f"{said}, {finding.trouble}" if finding.trouble else said
-
-
-def _reason(task: Task, code: int, earlier: int) -> str:
-    """The line with which it ended, if its log has one since it began; else how it ended, and where the log is."""
-    said = task.log.read_bytes()[earlier:].decode(errors="replace").splitlines() if task.log.exists() else []
-    last = said[-1].removeprefix("fastmoco: ") if said and said[-1].startswith("fastmoco: ") else ""
-    ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return last or f"it ended {ended}; its log is {os.path.relpath(task.log)}"
