@@ -9,15 +9,9 @@ from fastmoco.support import Support
 class Branch(nn.Module):
     """The networks of the online or the target side; the target side has no predictor (Eq. 1)."""
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        projector: nn.Module,
-        predictor: nn.Module | None = None,
-        support: Support | None = None,
-    ) -> None:
+    def __init__(self, encoder: Encoder, projector: nn.Module, predictor: nn.Module | None = None) -> None:
         super().__init__()
         self.encoder = encoder
         self.projector = projector
         self.predictor = predictor
-        self.support = support
+        self.support: Support | None = None  # of the side that has the targets

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fastmoco.recipe import Recipe
 
 ANSWERS = ("val/knn_top1", "val/linear_top1")
+STEPS = 15  # by which the time of an epoch is judged
 ROWS = {"MoCo v3": "pocket/shapes_mocov3", "Fast-MoCo": "pocket/shapes"}
 
 
@@ -60,7 +61,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
     return folder
 
 
-def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
+def time_epoch(recipe: "Recipe", source: "Source") -> float:
     """Seconds that an epoch takes on this machine, judged by a few steps."""
     import torch
 
@@ -75,7 +76,7 @@ def time_epoch(recipe: "Recipe", source: "Source", steps: int = 15) -> float:
     engine = Engine(Learner(recipe), Gear(cpu))
     engine.start()
     spans = []
-    for batch in itertools.islice(loader.since(0), steps):
+    for batch in itertools.islice(loader.since(0), STEPS):
         begun = time.perf_counter()
         engine.step(1.0, loader.views(batch))
         spans.append(time.perf_counter() - begun)

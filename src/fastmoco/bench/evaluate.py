@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,15 +145,15 @@ def _votes(task: Task) -> Tops:
     return {f"knn{k}_top1": top1(each, test.labels) for k, each in zip(COUNTS, scores, strict=True)}
 
 
-def _search(task: Task, counts: Sequence[int] = COUNTS) -> Tops:
+def _search(task: Task) -> Tops:
     """As scripts usually do it: a product and torch's topk for some queries at a time, votes by scatter_add."""
     bank, labels = F.normalize(task.train.x), task.train.labels
-    right = {k: torch.zeros((), dtype=torch.long, device=task.device) for k in counts}
+    right = {k: torch.zeros((), dtype=torch.long, device=task.device) for k in COUNTS}
     for start in range(0, len(task.test.x), BLOCK):
         asked, truth = (each[start : start + BLOCK] for each in (task.test.x, task.test.labels))
-        cosines, nearest = (F.normalize(asked) @ bank.T).topk(min(max(counts), len(bank)))
+        cosines, nearest = (F.normalize(asked) @ bank.T).topk(min(max(COUNTS), len(bank)))
         weights, chosen = (cosines / TEMPERATURE).exp(), labels[nearest]
-        for k in counts:
+        for k in COUNTS:
             scores = asked.new_zeros(len(asked), task.classes).scatter_add_(1, chosen[:, :k], weights[:, :k])
             right[k] += (scores.argmax(1) == truth).sum()
     return {f"knn{k}_top1": 100 * count.item() / len(task.test.x) for k, count in right.items()}
