@@ -105,9 +105,8 @@ def sweep(
     file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
     folder = Path(out or f"runs/sweep-{word(data)}")
-    named = {entry.row: recipe for entry, recipe in recipes.items()}
-    refuse_own_parts(named)
-    refuse_room(named, ledger, folder)
+    refuse_own_parts(recipes)
+    refuse_room(recipes, ledger, folder)
     common = Sweep(data, ledger.images, ledger.pixels, knn_every or 0, jobs + beside, commit, command, means)
     tasks = _tasks(common, recipes, range(first_seed, first_seed + seeds), evaluate, ledger, folder)
     todo = [task for task in tasks if (ledger.known(task) if dry_run else ledger.collect(task)) is None]
@@ -177,22 +176,27 @@ def _tasks(
     common: Sweep, recipes: "dict[Entry, Recipe]", seeds: range, evaluations: Sequence[str], ledger: Ledger, out: Path
 ) -> list[Task]:
     """All trainings: each row once, then each again with the next seed."""
-    from fastmoco.kinds import brief
-
     tasks: list[Task] = []
     for seed in seeds:
         for entry, recipe in recipes.items():
             older = ledger.find(recipe, seed)
             if older and _asked(entry, older):  # by a name of its own, as its run folder is
                 entry, recipe = replace(entry, row=older.row), older.recipe
-            known = f"{brief(recipe)} {ledger.images} {ledger.names} {ledger.pixels}"  # a new default changes nothing
-            mark = hashlib.sha256(known.encode()).hexdigest()[:8]
-            begun = [each for each in sorted(out.glob(f"*-{mark}-seed{seed}")) if each.is_dir()]  # by another row
-            folder = begun[0] if begun else out / f"{word(entry.row)}-{mark}-seed{seed}"
+            place = _place(out, entry, recipe, seed, ledger)
             asked = [*evaluations, *(older.circumstances.get("evaluations", ()) if older else ())]
-            job = Job(common, entry, seed, str(folder), tuple(dict.fromkeys(asked)))
+            job = Job(common, entry, seed, str(place), tuple(dict.fromkeys(asked)))
             tasks.append(Task(job, recipe, f"{len(tasks) + 1} of {len(seeds) * len(recipes)}"))
     return tasks
+
+
+def _place(out: Path, entry: Entry, recipe: "Recipe", seed: int, ledger: Ledger) -> Path:
+    """The run folder of a training. It is known by recipe, images and seed: another row may have begun it."""
+    from fastmoco.kinds import brief
+
+    known = f"{brief(recipe)} {ledger.images} {ledger.names} {ledger.pixels}"  # a new default changes nothing
+    end = f"-{hashlib.sha256(known.encode()).hexdigest()[:8]}-seed{seed}"
+    begun = sorted(path for path in out.glob(f"*{end}") if path.is_dir())
+    return begun[0] if begun else out / f"{word(entry.row)}{end}"
 
 
 def _asked(entry: Entry, older: "Finding") -> bool:

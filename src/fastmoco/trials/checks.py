@@ -1,11 +1,11 @@
 """What would fail in hours, or in every training, is told before any of them begins."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastmoco.trials.job import Means
+from fastmoco.trials.job import Entry, Means
 from fastmoco.trials.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -46,27 +46,27 @@ def refuse_means(means: Means, first_seed: int) -> None:
             run.settle(means.device, means.precision, means.compile, means.workers)
 
 
-def refuse_own_parts(recipes: "dict[str, Recipe]") -> None:
+def refuse_own_parts(recipes: "Mapping[Entry, Recipe]") -> None:
     """What a report could not read: records are text, and no user's file is run for them."""
     from fastmoco.notation import read
 
-    for row, recipe in recipes.items():
+    for entry, recipe in recipes.items():
         try:
             read(repr(recipe))
         except ValueError as error:
             reason = str(error).partition(";")[0]
-            raise ValueError(f"{row} has a part of your own, {reason}; train it by `fastmoco pretrain`") from None
+            raise ValueError(f"{entry.row} has a part of your own, {reason}; train it by `fastmoco pretrain`") from None
 
 
-def refuse_room(recipes: "dict[str, Recipe]", ledger: Ledger, out: Path) -> None:
+def refuse_room(recipes: "Mapping[Entry, Recipe]", ledger: Ledger, out: Path) -> None:
     """Sets that are too small, and places that cannot be written."""
     from fastmoco.run import refuse_large_batch, room
 
-    for row, recipe in recipes.items():
+    for entry, recipe in recipes.items():
         try:
             refuse_large_batch(recipe.batch, ledger.images)
         except ValueError as error:
-            raise ValueError(f"{row}: {error}") from None
+            raise ValueError(f"{entry.row}: {error}") from None
     if ledger.path.is_dir():
         raise ValueError(f"{ledger.path} is a folder; give a file for --records")
     if ledger.path.exists() and not (ledger.path.is_file() and os.access(ledger.path, os.W_OK)):
