@@ -1,7 +1,6 @@
 """The model card of an exported encoder: what its run folder knows, and nothing about the machine that made it."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def _training(folder: Path) -> Iterator[str]:
     epochs, about = read_field(folder, "epochs"), _read(folder / "run.json")
     about = about if isinstance(about, dict) else {}
     images = about.get("images")
-    done = max((line.get("epoch", 0.0) for line in kept(folder / "metrics.jsonl", sys.maxsize)), default=0.0)
+    done = max((line.get("epoch", 0.0) for line in kept(folder / "metrics.jsonl")), default=0.0)
     known = {
         "recipe": _row(about.get("row")),
         "data": " ".join(filter(None, (_last(about.get("data")), f"({images:,} images)" if _number(images) else ""))),
@@ -74,7 +73,7 @@ def _recipe(folder: Path) -> str:
 def _numbers(folder: Path, branch: str, known: str) -> list[str]:
     """A table of all that was measured: by the training itself, and by later evaluations."""
     lines = []
-    newest = {name: line for line in kept(folder / "metrics.jsonl", sys.maxsize) for name in line}
+    newest = {name: line for line in kept(folder / "metrics.jsonl") for name in line}
     for name in sorted(name for name in newest if name.startswith("val/") and _number(newest[name][name])):
         lines.append(f"| {name} | step {newest[name]['step']:,} of the training | {newest[name][name]:.4g} |")
     records = _read(folder / "results.json")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -89,8 +90,8 @@ def _events(folder: Path, step: int) -> "SummaryWriter":
     return SummaryWriter(str(folder), purge_step=step + 1)
 
 
-def kept(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records up to a step. A line that was cut off by a kill is not one."""
+def kept(path: Path, step: int = sys.maxsize) -> list[dict[str, Any]]:
+    """The records up to a step, or all. A line that was cut off by a kill is not one."""
     lines = []
     for text in path.read_text().splitlines() if path.exists() else []:
         try:

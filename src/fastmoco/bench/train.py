@@ -86,7 +86,7 @@ def train(data: str, flags: dict[str, Any], seconds: float) -> list[dict[str, An
 
         def stop() -> None:
             """As Ctrl-C does."""
-            while not kept(metrics, EPOCHS * 10**6):
+            while not kept(metrics):
                 if ended.wait(0.05):
                     return
             if not ended.wait(seconds):
@@ -103,7 +103,7 @@ def train(data: str, flags: dict[str, Any], seconds: float) -> list[dict[str, An
         finally:
             ended.set()
             watch.join()
-        return [line for line in kept(metrics, EPOCHS * 10**6) if "perf/images_per_second" in line]
+        return [line for line in kept(metrics) if "perf/images_per_second" in line]
 
 
 @contextmanager

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TRAINED = "trained.jsonl"  # beside the lock: by which processes, each with the circumstances of its own
 EXAMS = "trial.json"  # evaluations as a sweep makes them; by hand, people make others
-EVERYTHING = 10**12  # steps
 ROOM = 2**32  # bytes of pixels that trainings on one device keep for their evaluations
 
 Kind = Literal["knn", "cached", "linear"]
@@ -67,9 +66,7 @@ def _logged(folder: Path) -> int:
     """The last step that a training has told of."""
     from fastmoco.journal import kept
 
-    return max(
-        (line["step"] for line in kept(folder / "metrics.jsonl", EVERYTHING) if "perf/seconds" in line), default=0
-    )
+    return max((line["step"] for line in kept(folder / "metrics.jsonl") if "perf/seconds" in line), default=0)
 
 
 def _sign(sweep: Sweep, folder: Path) -> None:
@@ -127,7 +124,7 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
 
     state = checkpoint.load(folder / "checkpoints" / "last.pt")
     about = json.loads((folder / "run.json").read_text())
-    lines = kept(folder / "metrics.jsonl", EVERYTHING)
+    lines = kept(folder / "metrics.jsonl")
     per_epoch, trained = state["step"] / recipe.epochs, _signed(folder)
     results: dict[str, dict[str, float]] = {PLAIN: {}}
     probes = [line["val/linear_top1"] for line in lines if "val/linear_top1" in line]

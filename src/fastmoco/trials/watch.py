@@ -1,7 +1,6 @@
 """How far trainings are, in one line. Each has more to tell in its log."""
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,7 @@ def _progress(task: "Task") -> tuple[int, float]:
     from fastmoco.journal import kept
 
     try:
-        lines = kept(task.folder / "metrics.jsonl", sys.maxsize)
+        lines = kept(task.folder / "metrics.jsonl")
     except OSError:  # someone has removed it just now
         lines = []
     logged = [line for line in lines if "perf/images_per_second" in line]
