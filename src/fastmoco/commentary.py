@@ -1,6 +1,6 @@
 """What a training tells of itself: numbers, a line for people with the verdict, and at the end where the encoder is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fastmoco import health
@@ -32,11 +32,11 @@ class Commentary:
 
     def conclude(self, step: int, path: Path, unreadable: Unreadable, judged: int) -> None:
         """Where the encoder is, and how it is used; `judged` images have told what it is worth on the way."""
-        verdict = self._verdict()
-        verdict = "too short for a verdict" if verdict.startswith("starting") else verdict
+        words = self._verdict()
+        words = "too short for a verdict" if words.startswith("starting") else words
         if unreadable.reasons:
             self.journal.say(f"{len(unreadable.reasons)} images could not be read; see {unreadable.path}")
-        self.journal.say(f"done in {clock(self.meter.seconds)} of training: {verdict}")
+        self.journal.say(f"done in {clock(self.meter.seconds)} of training: {words}")
         peak = health.peak(kept(path.parent / "metrics.jsonl", step), step, judged)
         if peak is not None:
             earlier, best, last = peak
@@ -63,6 +63,10 @@ class Commentary:
         return "  ".join(parts)
 
     def _verdict(self) -> str:
-        lines = [line for line in self.journal.recent if "train/loss" in line]
-        width = self.recipe.projector.widths[-1]
-        return health.verdict(lines, self.recipe.contrast.chance(self.recipe.batch), self.recipe.batch, width)
+        return verdict(self.journal.recent, self.recipe)
+
+
+def verdict(lines: Iterable[Mapping[str, float | int]], recipe: Recipe) -> str:
+    """How a training of a recipe is, by its records."""
+    logged = [line for line in lines if "train/loss" in line]
+    return health.verdict(logged, recipe.contrast.chance(recipe.batch), recipe.batch, recipe.projector.widths[-1])

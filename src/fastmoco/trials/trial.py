@@ -119,6 +119,7 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
     """Evaluate, and put together what is known."""
     from fastmoco import checkpoint
     from fastmoco.bench.record import near
+    from fastmoco.commentary import verdict
     from fastmoco.journal import kept
     from fastmoco.trials.findings import PLAIN, Finding
 
@@ -151,20 +152,12 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
             "compiled": about["compile"],
             "recorded": about["graph"],
             "loader": state["way"],
-            "verdict": _verdict(lines, recipe),
+            "verdict": verdict(lines, recipe),  # as the training told it at its end
             "evaluations": list(job.evaluations),
             "when": time.strftime("%Y-%m-%d %H:%M:%S%z"),
         },
         pixels=job.sweep.pixels,
     )
-
-
-def _verdict(lines: Sequence[Mapping[str, Any]], recipe: "Recipe") -> str:
-    """As the training told it at its end."""
-    from fastmoco.health import verdict
-
-    logged = [line for line in lines if "train/loss" in line]
-    return verdict(logged, recipe.contrast.chance(recipe.batch), recipe.batch, recipe.projector.widths[-1])
 
 
 def _times(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
