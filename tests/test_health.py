@@ -7,7 +7,7 @@ from small import crops, shrink
 
 from fastmoco import methods
 from fastmoco.contrast import Cosine, InfoNCE
-from fastmoco.health import LINES, drift, measure, off, peak, rank, verdict
+from fastmoco.health import LINES, drift, measure, off, outrun, peak, rank, verdict
 from fastmoco.learner import Learner
 from fastmoco.pairs import meetings
 from fastmoco.target import Momentum
@@ -261,6 +261,22 @@ def test_a_training_is_past_its_best_if_it_has_fallen_by_more_than_chance():
     # Of 400 images, 80 % have a standard error of two points.
     assert judged(83.9, 80.0, images=400) is None
     assert judged(84.1, 80.0, images=400) == (10, 84.1, 80.0)
+
+
+def test_the_target_branch_is_ahead_if_it_is_so_by_more_than_chance():
+    def compare(target, online, images=10_000):
+        both = {"val/target_knn_top1": target, "val/knn_top1": online}
+        return outrun([{"step": 5, "val/knn_top1": 0.0}, {"step": 10, **both}], images)
+
+    assert compare(86.4, 82.0) == (86.4, 82.0)
+    assert compare(83.0, 82.0) is None, "a point"
+    assert compare(82.0, 86.4) is None
+    # Of 400 images, 80 % have a standard error of two points.
+    assert compare(83.9, 80.0, images=400) is None
+    assert compare(84.1, 80.0, images=400) == (84.1, 80.0)
+    assert compare(84.1, 80.0, images=0) is None
+    assert outrun([], 400) is None
+    assert outrun([{"step": 10, "val/knn_top1": 80.0}], 400) is None, "it has no target branch"
 
 
 def test_what_was_not_judged_at_the_end_has_no_peak():

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from pictures import paint
@@ -53,13 +55,24 @@ def test_answers_are_percents_of_the_held_out_images(net, tmp_path):
     (tmp_path / "val" / "class-0" / "000.png").write_text("no image")  # is left out
     judge = Judge(find(str(tmp_path)), 16, threads=1)
     assert (len(judge.train), len(judge.test)) == (30, 11)
-    answer = judge.all(net, CPU, never)
+    answer = judge.all(net, None, CPU, never)
     assert set(answer) == {"val/knn_top1", "val/linear_top1"}
     assert answer["val/knn_top1"] == judge.neighbours(net, CPU, never)["val/knn_top1"]
     assert answer["val/knn_top1"] > 60  # classes differ in their colour
-    assert judge.all(net, CPU, lambda: True) == {}
+    assert judge.all(net, None, CPU, lambda: True) == {}
+
+
+def test_the_target_branch_is_judged_beside_the_online_one_or_neither_is(net, tmp_path):
+    judge = Judge(find(str(paint(tmp_path, 60, classes=3))), 16, threads=1)
+    other = copy.deepcopy(net)
+    torch.nn.init.zeros_(other.net.conv1[0].weight)  # it is blind
+    answer = judge.all(net, other, CPU, never)
+    assert answer.pop("val/target_knn_top1") == judge.neighbours(other, CPU, never)["val/knn_top1"]
+    assert answer == judge.all(net, None, CPU, never)
+    asked = iter([False] * 2)  # the blocks of the online one
+    assert judge.all(net, other, CPU, lambda: next(asked, True)) == {}
 
 
 def test_too_few_images_are_no_answer_rather_than_no_number(net, tmp_path):
     judge = Judge(find(str(paint(tmp_path, 6, classes=3))), 16, threads=1)
-    assert judge.all(net, CPU, never) == {}
+    assert judge.all(net, net, CPU, never) == {}

@@ -37,12 +37,18 @@ class Commentary:
         if unreadable.reasons:
             self.journal.say(f"{len(unreadable.reasons)} images could not be read; see {unreadable.path}")
         self.journal.say(f"done in {clock(self.meter.seconds)} of training: {words}")
-        peak = health.peak(kept(path.parent / "metrics.jsonl", step), step, judged)
-        if peak is not None:
+        records = kept(path.parent / "metrics.jsonl", step)
+        if peak := health.peak(records, step, judged):
             earlier, best, last = peak
             self.journal.say(
                 f"kNN was {best:.1f} % after epoch {earlier // self.draws.per_epoch} and is {last:.1f} % now: "
                 "fewer epochs or a lower optim.lr may do better on these images"
+            )
+        if ahead := health.outrun(records, judged):
+            target, online = ahead
+            self.journal.say(
+                f"kNN of the target branch is {target:.1f} %, and of the online one {online:.1f} %: "
+                "take the former, by --branch target in `fastmoco evaluate` and `fastmoco export`"
             )
         how = snippet(path, self.recipe.encoder)
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(path.parent)!r})")

@@ -40,7 +40,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
     source, folder = data.find("shapes"), fresh(Path(out))
     torch.manual_seed(seed)
     untrained = Learner(find(ROWS["Fast-MoCo"]).recipe).online.encoder
-    answer = Judge(source, 32, threads=1).all(untrained, torch.device("cpu"), halt=lambda: False)
+    answer = Judge(source, 32, threads=1).all(untrained, None, torch.device("cpu"), halt=lambda: False)
     results: list[dict[str, Any]] = [{"name": "random init", "epochs": 0, "seconds": 0.0, **answer}]
     for name, row in ROWS.items():
         print(f"\n{name}", flush=True)

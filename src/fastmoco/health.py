@@ -27,7 +27,7 @@ HIGH_DRIFT = 0.5
 OFF = 0.01  # of the largest scale of its norm: less than this, and a channel is off
 MANY_OFF = 0.1  # of the channels; a fresh encoder has none
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
-FALLEN = 1.0  # points of kNN, and by twice its standard error: with few images, more than a point may be chance
+FALLEN = 1.0  # points of kNN, or twice its standard error: with few images, more than a point may be chance
 
 
 @torch.no_grad()
@@ -138,8 +138,21 @@ def peak(lines: Iterable[Mapping[str, float | int]], step: int, images: int) -> 
         return None
     last = judged[-1][1]
     at, best = max(judged, key=lambda each: each[1])
-    chance = 2 * math.sqrt(last * (100 - last) / images)
-    return (int(at), best, last) if best - last > max(FALLEN, chance) else None
+    return (int(at), best, last) if _beyond_chance(best, last, images) else None
+
+
+def outrun(lines: Iterable[Mapping[str, float | int]], images: int) -> tuple[float, float] | None:
+    """kNN of the target branch and of the online one at the end; None if the former is not ahead by more than chance.
+
+    Online statistics of Fast-MoCo are of patches, and may be far from those of whole images after many epochs.
+    """
+    name = "val/target_knn_top1"
+    both = [(line[name], line["val/knn_top1"]) for line in lines if name in line][-1:]
+    return both[0] if both and images and _beyond_chance(*both[0], images) else None
+
+
+def _beyond_chance(more: float, less: float, images: int) -> bool:
+    return more - less > max(FALLEN, 2 * math.sqrt(less * (100 - less) / images))
 
 
 def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:

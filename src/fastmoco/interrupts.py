@@ -32,9 +32,6 @@ class Interrupts:
         for each, handler in self._before.items():
             signal.signal(each, handler)  # type: ignore[arg-type]
 
-    def halt(self) -> bool:
-        return self.asked is not None
-
     def _take(self, *signals: signal.Signals) -> None:
         if threading.current_thread() is threading.main_thread():
             for each in signals:

@@ -12,7 +12,7 @@ from fastmoco.album import Unreadable
 from fastmoco.commentary import Commentary
 from fastmoco.draws import Draws
 from fastmoco.engine import Engine
-from fastmoco.evaluate.judge import Judge
+from fastmoco.evaluate.judge import Answer, Judge
 from fastmoco.images import Source
 from fastmoco.interrupts import Interrupts
 from fastmoco.journal import Journal
@@ -253,12 +253,19 @@ class Training:
             self.journal.line.show("judging the encoder by its labelled images")
             if self.judge is None:
                 self.judge = Judge(self.source, self.recipe.size(), self.run.workers)
-            judge = self.judge.all if self.done else self.judge.neighbours
-            answer = judge(self.learner.online.encoder, self.run.device, self._confer)
+            answer = self._ask(self.judge)
         if answer:
             self.journal.record(self.step, answer)
             words = "  ".join(f"{name.removeprefix('val/')} {value:.1f} %" for name, value in answer.items())
             self.journal.say(f"epoch {self.step // self.draws.per_epoch}  {words}")
+
+    def _ask(self, judge: Judge) -> Answer:
+        """At the end also of the target branch, as it may be the one to take."""
+        online, momentum = self.learner.online.encoder, self.learner.momentum
+        if not self.done:
+            return judge.neighbours(online, self.run.device, self._confer)
+        target = None if momentum is None else momentum.encoder
+        return judge.all(online, target, self.run.device, self._confer)
 
     def _conclude(self) -> None:
         path = self.folder / FILE

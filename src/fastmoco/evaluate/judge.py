@@ -40,19 +40,24 @@ class Judge:
     def neighbours(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> Answer:
         """kNN of the held-out images among the others; nothing if told to halt."""
         found = self._embed(encoder, device, halt)
-        return {} if found is None else self._knn(*found)
+        return {} if found is None else {"val/knn_top1": self._knn(*found)}
 
-    def all(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> Answer:
-        """kNN, and a linear classifier; nothing if told to halt."""
-        found = self._embed(encoder, device, halt)
-        if found is None:
+    def all(self, online: Encoder, target: Encoder | None, device: torch.device, halt: Callable[[], bool]) -> Answer:
+        """kNN and a linear classifier; kNN of the target's encoder, too, if there is one. Nothing if told to halt."""
+        found = self._embed(online, device, halt)
+        others = found if found is None or target is None else self._embed(target, device, halt)
+        if found is None or others is None:
             return {}
         scores = probe(found[0], self.train_labels.to(device), found[1], self.classes)
-        return {**self._knn(*found), "val/linear_top1": top1(scores, self.test_labels.to(device))}
+        return {
+            "val/knn_top1": self._knn(*found),
+            "val/linear_top1": top1(scores, self.test_labels.to(device)),
+            **({} if target is None else {"val/target_knn_top1": self._knn(*others)}),
+        }
 
-    def _knn(self, train: Tensor, test: Tensor) -> Answer:
+    def _knn(self, train: Tensor, test: Tensor) -> float:
         votes = vote(test, train, self.train_labels.to(train.device), self.classes)
-        return {"val/knn_top1": top1(votes, self.test_labels.to(train.device))}
+        return top1(votes, self.test_labels.to(train.device))
 
     def _embed(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
         if not len(self.train_labels) or not len(self.test_labels):  # too few images, or none that can be read
