@@ -13,7 +13,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from pictures import paint
-from PIL.TiffImagePlugin import BITSPERSAMPLE
+from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION
 
 from fastmoco import images as image_files
 from fastmoco import named, shapes, shards
@@ -483,6 +483,16 @@ def test_a_tiff_that_declares_twelve_bits_is_scaled_to_eight(options):
     assert stream.getvalue().count(sixteen) == 1
     image = image_files.decode(stream.getvalue().replace(sixteen, twelve))
     assert np.asarray(image)[0, :, 1].tolist() == [0, 16, 128, 255]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_a_tiff_in_which_white_is_zero_is_no_negative(kind):
+    stream, most = io.BytesIO(), np.iinfo(kind).max
+    PIL.Image.fromarray(np.array([[0, most // 4, most]], kind)).save(stream, "TIFF")
+    black_is_zero, white_is_zero = (struct.pack("<HHIHH", PHOTOMETRIC_INTERPRETATION, 3, 1, way, 0) for way in (1, 0))
+    assert stream.getvalue().count(black_is_zero) == 1
+    image = image_files.decode(stream.getvalue().replace(black_is_zero, white_is_zero))
+    assert np.asarray(image)[0, :, 1].tolist() == [255, 192, 0]
 
 
 @pytest.mark.parametrize("tags", [{}, {281: 4095}, {341: 4095}])

@@ -17,11 +17,12 @@ import numpy as np
 import PIL.Image
 from jaxtyping import Int64, Shaped, UInt8
 from PIL.Image import Image
-from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
+from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 
 from fastmoco import shards
 
 _PIL = re.compile(r"PIL\.")
+WHITE_IS_ZERO = 0  # as in scans of film; PIL knows it of 8 bits only
 
 
 @runtime_checkable
@@ -149,17 +150,19 @@ def load(image: Image, shrink: int = 1) -> Image:
         )
     image.load()
     if image.mode == "I" or image.mode.startswith("I;16"):
-        # PIL would turn all above 255 white.
-        image = PIL.Image.fromarray((np.asarray(image) >> _bits(image) - 8).astype(np.uint8))
+        image = PIL.Image.fromarray(_shallow(image))  # where PIL would turn all above 255 white
     return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
 
 
-def _bits(image: Image) -> int:
-    """Of a grey pixel, where there are more than 8, by what its file declares.
+def _shallow(image: Image) -> UInt8[np.ndarray, "h w"]:
+    """The first 8 bits of grey pixels that have more, and which of black and white is 0, by what the file declares.
 
     The largest pixel says nothing about white, nor does the tag MaxSampleValue, which by the standard is a statistic.
     """
-    return int(image.tag_v2[BITSPERSAMPLE][0]) if isinstance(image, TiffImageFile) else 16
+    tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+    (bits,) = tags.get(BITSPERSAMPLE, (16,))
+    grey: np.ndarray = (np.asarray(image) >> bits - 8).astype(np.uint8)
+    return 255 - grey if tags.get(PHOTOMETRIC_INTERPRETATION) == WHITE_IS_ZERO else grey
 
 
 def _hush() -> None:
