@@ -308,7 +308,8 @@ def load_nothing(path, found):
         (load_other, r"--to timm: a.safetensors was removed, as its embeddings differ by"),
         (
             load_nothing,
-            r"--to timm: timm/test_resnet cannot be loaded back: Missing key\(s\) in state_dict; use --to safetensors$",
+            r"--to timm: timm/test_resnet cannot be loaded back: Missing key\(s\) in state_dict; "
+            r"use --to safetensors, and tell us$",
         ),
     ],
 )
@@ -323,9 +324,17 @@ def test_what_is_not_the_same_when_it_is_loaded_back_is_removed(tmp_path, monkey
     assert out.read_text() == "the one before"
 
 
-def test_a_format_that_fails_is_not_the_one_to_use_instead(tmp_path, monkeypatch, files):
-    monkeypatch.setitem(formats.FORMATS, "safetensors", replace(formats.FORMATS["safetensors"], load=load_other))
-    with pytest.raises(ValueError, match=r"embeddings differ by .* when it is loaded back; tell us$"):
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"write": load_nothing}, r"cannot be written: .*; tell us$"),
+        ({"load": load_nothing}, r"cannot be loaded back: .*; tell us$"),
+        ({"load": load_other}, r"embeddings differ by .* when it is loaded back; tell us$"),
+    ],
+)
+def test_a_format_that_fails_is_not_the_one_to_use_instead(tmp_path, monkeypatch, files, fault, words):
+    monkeypatch.setitem(formats.FORMATS, "safetensors", replace(formats.FORMATS["safetensors"], **fault))
+    with pytest.raises(ValueError, match=words):
         export(str(files / "timm-test_resnet.safetensors"), to="safetensors", out=str(tmp_path / "a"))
 
 

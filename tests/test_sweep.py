@@ -493,7 +493,9 @@ def test_a_trial_leaves_a_finding_with_all_that_was_asked_for(place, images, mon
     assert not list(Path(os.environ["FASTMOCO_DATA"]).glob("features/*"))
 
 
-def test_a_trial_reads_images_once_for_all_evaluations_and_finds_the_same_to_the_last_bit(place, images, monkeypatch):
+def test_a_trial_collects_images_once_for_all_evaluations_and_finds_the_same_to_the_last_bit(
+    place, images, monkeypatch
+):
     reads, read_one = [], album.read
     monkeypatch.setattr(album, "read", lambda some, index: reads.append(some.name(index)) or read_one(some, index))
     monkeypatch.setattr(trial, "shutil", SimpleNamespace(rmtree=lambda path: path))  # embeddings are to be compared

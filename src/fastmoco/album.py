@@ -62,8 +62,10 @@ def collect(
     What is on the shelf is not read again. Decoders let other threads run, so threads are enough.
     """
 
+    section = SHELF.section(images, make)
+
     def turn(number: int) -> tuple[Tensor, dict[int, str]]:
-        known = SHELF.find(images, number, make)
+        known = section.find(number)
         if known is not None:
             return known, {}
         image, bad = read(images, number)
@@ -83,7 +85,7 @@ def collect(
                 return None
     for number, image in zip(index, found, strict=True):
         if number not in bad:  # in whose place is another
-            SHELF.keep(images, number, make, image)
+            section.keep(number, image)
     sizes = torch.tensor([[image.shape[2], image.shape[1]] for image in found])
     album = torch.zeros(len(found), 3, height, width, dtype=torch.uint8)
     for place, image in enumerate(found):

@@ -44,14 +44,14 @@ class Commentary:
                 f"kNN was {best:.1f} % after epoch {earlier // self.draws.per_epoch} and is {last:.1f} % now: "
                 "fewer epochs or a lower optim.lr may do better on these images"
             )
+        how, folder = snippet(path, self.recipe.encoder), str(path.parent)
+        self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({folder!r})")
         if ahead := health.outrun(records, judged):
             target, online = ahead
             self.journal.say(
-                f"kNN of the target branch is {target:.1f} %, and of the online one {online:.1f} %: "
-                "take the former, by --branch target in `fastmoco evaluate` and `fastmoco export`"
+                f"but kNN of its target branch is {target:.1f} %, and of this one {online:.1f} %: better take "
+                f'fastmoco.load({folder!r}, branch="target"), and --branch target in `fastmoco evaluate` and `export`'
             )
-        how = snippet(path, self.recipe.encoder)
-        self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({str(path.parent)!r})")
 
     def _line(self, step: int) -> str:
         values = self.meter.read(self.recipe.batch)

@@ -111,7 +111,8 @@ class Timm(nn.Module):
             reason = shorten(str(error).rstrip("."), 160, placeholder=" ...") or type(error).__name__
             raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason}") from None
         if embedding.dim() != 2 or not embedding.numel():  # the head of some makes nothing, if it has no classes
-            raise ValueError(f"encoder timm/{self.name} makes {tuple(embedding.shape)} of an image, not one embedding")
+            made = f"makes {tuple(embedding.shape)} of an image, not one embedding"
+            raise ValueError(f"encoder timm/{self.name} {made}; take another")
         return embedding
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 To = Literal["torchvision", "timm", "detectron2", "onnx", "safetensors", "hub-folder"]
 # timm takes what is in a hub folder of a Swin or a DaViT without a classifier for an old file, and renames it.
-AS_IT_IS = "--to timm and the lines that it prints, with which timm renames no weights"
+AS_IT_IS = "use --to timm and the lines that it prints, with which timm renames no weights"
 
 
 def export(
@@ -83,15 +83,15 @@ def _make(fresh: Path, to: str, form: "Format", found: "Pretrained") -> str:
 
     images = torch.randn(3, 3, found.size, found.size, generator=torch.Generator().manual_seed(0))
     what = f"--to {to}: {found.name} cannot be"
-    with _explained(f"{what} written", "--to safetensors"):
+    other = "tell us" if to == "safetensors" else "use --to safetensors, and tell us"
+    with _explained(f"{what} written", other):
         form.write(fresh, found)
-    with _explained(f"{what} loaded back", AS_IT_IS if to == "hub-folder" else "--to safetensors"):
+    with _explained(f"{what} loaded back", AS_IT_IS if to == "hub-folder" else other):
         apart, largest = compare(found.encoder, form.load(fresh, found), images)
     if not apart <= form.tolerance * largest:  # also where one of them is not a number
-        way = "tell us" if to == "safetensors" else "use --to safetensors, and tell us"
         raise ValueError(
             f"--to {to}: {fresh.name} was removed, as its embeddings differ by {apart:.2g} of up to {largest:.2g} "
-            f"when it is loaded back; {way}"
+            f"when it is loaded back; {other}"
         )
     return f"loaded back, the largest difference is {apart:.2g} in embeddings of up to {largest:.2g}"
 
@@ -105,7 +105,7 @@ def _explained(what: str, other: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = shorten(str(error), 160, placeholder=" ...") or type(error).__name__
-        raise ValueError(f"{what}: {reason}; use {other}") from None
+        raise ValueError(f"{what}: {reason}; {other}") from None
 
 
 def _add_card(folder: Path, found: "Pretrained", branch: str, form: "Format") -> None:

@@ -27,7 +27,7 @@ HIGH_DRIFT = 0.5
 OFF = 0.01  # of the largest scale of its norm: less than this, and a channel is off
 MANY_OFF = 0.1  # of the channels; a fresh encoder has none
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
-FALLEN = 1.0  # points of kNN, or twice its standard error: with few images, more than a point may be chance
+NOTABLE = 1.0  # points of kNN; and twice the standard error, where that is more, as it is with few images
 
 
 @torch.no_grad()
@@ -152,7 +152,8 @@ def outrun(lines: Iterable[Mapping[str, float | int]], images: int) -> tuple[flo
 
 
 def _beyond_chance(more: float, less: float, images: int) -> bool:
-    return more - less > max(FALLEN, 2 * math.sqrt(less * (100 - less) / images))
+    error = max(math.sqrt(each * (100 - each) / images) for each in (more, less))
+    return more - less > max(NOTABLE, 2 * error)
 
 
 def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from jaxtyping import Int
 from PIL.Image import Image
 from torch import Tensor
 
 from fastmoco.images import Encoded, Images, Part
 
 Make = Callable[[Image], Tensor]
-Key = tuple[str, int, Make]
 
 
 class Shelf:
@@ -18,39 +20,51 @@ class Shelf:
 
     def __init__(self) -> None:
         self.room = 0  # bytes that are left
-        self._kept: dict[Key, Tensor] = {}
+        self._open = False
+        self._sections: dict[tuple[str, Make], dict[int, Tensor]] = {}
 
     @contextmanager
     def opened(self, room: int) -> Iterator[None]:
-        self.room = room
+        self.room, self._open = room, True
         try:
             yield
         finally:
-            self.room = 0
-            self._kept.clear()
+            self.room, self._open = 0, False
+            self._sections.clear()
+            _stamp.cache_clear()
 
-    def find(self, images: Images, index: int, make: Make) -> Tensor | None:
-        key = _key(images, index, make) if self._kept else None
-        return None if key is None else self._kept.get(key)
+    def section(self, images: Images, make: Make) -> "Section":
+        """What is made in one way of a set: the same for a part of it, and if it is found anew."""
+        places = np.arange(len(images))
+        while isinstance(images, Part):
+            places, images = images.index[places], images.images
+        if not self._open or not isinstance(images, Encoded):  # others are in memory already
+            return Section(Shelf(), {}, places)  # which has no room
+        return Section(self, self._sections.setdefault((_stamp(images), make), {}), places)
 
-    def keep(self, images: Images, index: int, make: Make, made: Tensor) -> None:
-        key = _key(images, index, make) if made.nbytes <= self.room else None
-        if key is not None and key not in self._kept:
-            self._kept[key] = made
-            self.room -= made.nbytes
+
+@dataclass(frozen=True)
+class Section:
+    """Of the images that have these places in their set."""
+
+    shelf: Shelf
+    kept: dict[int, Tensor]
+    places: Int[np.ndarray, " n"]
+
+    def find(self, number: int) -> Tensor | None:
+        return self.kept.get(int(self.places[number]))
+
+    def keep(self, number: int, made: Tensor) -> None:
+        place = int(self.places[number])
+        if place not in self.kept and made.nbytes <= self.shelf.room:
+            self.kept[place] = made
+            self.shelf.room -= made.nbytes
 
 
 SHELF = Shelf()  # of this process
 
 
-def _key(images: Images, index: int, make: Make) -> Key | None:
-    """The same for a part of a set, and for a set that is found anew; None for images that are in memory already."""
-    while isinstance(images, Part):
-        index, images = int(images.index[index]), images.images
-    return (_stamp(images), index, make) if isinstance(images, Encoded) else None
-
-
 @lru_cache(maxsize=8)
 def _stamp(images: Images) -> str:
-    """Asked for with every image, and made of a whole set."""
+    """Asked for with every block of images, and made of a whole set."""
     return images.stamp()

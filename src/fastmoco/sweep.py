@@ -109,7 +109,8 @@ def sweep(
     refuse_room(recipes, ledger, folder)
     common = Sweep(data, ledger.images, ledger.pixels, knn_every or 0, jobs + beside, commit, command, means)
     tasks = _tasks(common, recipes, range(first_seed, first_seed + seeds), evaluate, ledger, folder)
-    look = ledger.known if dry_run else ledger.collect  # which adds to the file what is only in a run folder
+    # To collect also adds to the file what is only in a run folder.
+    look = ledger.known if dry_run else ledger.collect
     todo = [task for task in tasks if look(task) is None]
     print(f"{data}: {source.words}\ntrainings: {len(tasks)}, with a record: {len(tasks) - len(todo)}", flush=True)
     for task in todo:

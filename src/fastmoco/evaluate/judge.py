@@ -45,15 +45,16 @@ class Judge:
     def all(self, online: Encoder, target: Encoder | None, device: torch.device, halt: Callable[[], bool]) -> Answer:
         """kNN and a linear classifier; kNN of the target's encoder, too, if there is one. Nothing if told to halt."""
         found = self._embed(online, device, halt)
-        others = found if found is None or target is None else self._embed(target, device, halt)
-        if found is None or others is None:
+        if found is None:
             return {}
         scores = probe(found[0], self.train_labels.to(device), found[1], self.classes)
-        return {
-            "val/knn_top1": self._knn(*found),
-            "val/linear_top1": top1(scores, self.test_labels.to(device)),
-            **({} if target is None else {"val/target_knn_top1": self._knn(*others)}),
-        }
+        answer = {"val/knn_top1": self._knn(*found), "val/linear_top1": top1(scores, self.test_labels.to(device))}
+        if target is not None:
+            found = self._embed(target, device, halt)
+            if found is None:
+                return {}
+            answer["val/target_knn_top1"] = self._knn(*found)
+        return answer
 
     def _knn(self, train: Tensor, test: Tensor) -> float:
         votes = vote(test, train, self.train_labels.to(train.device), self.classes)

@@ -68,7 +68,7 @@ class Outcome:
     left: list[Task] = field(default_factory=list)  # as they were stopped, or the time was over
 
     def note(self, task: Task, code: int, reason: str) -> str:
-        """Where one belongs that has ended with this exit code, and in words what became of it."""
+        """File a task that has no finding under what its exit code means, and say that in words."""
         if code in STOPPED:
             self.left.append(task)
             return "was stopped"
