@@ -104,7 +104,6 @@ def test_an_embedding_is_what_timm_makes_of_an_image_where_it_has_no_classifier(
         torch.testing.assert_close(eye(x), theirs(x), rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_a_model_that_makes_nothing_without_a_classifier_is_refused():
     with pytest.raises(
         ValueError, match=r"timm/inception_next_tiny makes \(1, 0\) of an image, not one embedding; take another"

@@ -324,6 +324,15 @@ def test_what_is_not_the_same_when_it_is_loaded_back_is_removed(tmp_path, monkey
     assert out.read_text() == "the one before"
 
 
+@pytest.mark.parametrize("to", ["timm", "safetensors", "hub-folder"])
+def test_lines_to_paste_are_python_whatever_a_folder_is_called(tmp_path, capsys, files, to):
+    weights = str(files / "timm-test_resnet.safetensors")
+    folder = tmp_path / "my \"best\" \\ one, für 'them'"
+    folder.mkdir()
+    export(weights, to=to, out=str(folder / "a"))
+    assert distance(pasted(capsys)["encoder"], fastmoco.load(weights)) <= 1e-6
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [

@@ -249,9 +249,9 @@ def test_what_was_not_logged_is_not_judged():
 
 
 def judged(*knn, images=10_000, step=None):
-    lines = [{"step": 10 * place, "val/knn_top1": value} for place, value in enumerate(knn, 1)]
+    lines = [{"step": 10 * place, "val/knn_top1": value, "val/images": images} for place, value in enumerate(knn, 1)]
     end = 10 * len(knn) if step is None else step
-    return peak([{"step": 5, "train/loss": 1.0}, *lines, {"step": end, "train/loss": 0.5}], end, images)
+    return peak([{"step": 5, "train/loss": 1.0}, *lines, {"step": end, "train/loss": 0.5}], end)
 
 
 def test_a_training_is_past_its_best_if_it_has_fallen_by_more_than_chance():
@@ -265,8 +265,8 @@ def test_a_training_is_past_its_best_if_it_has_fallen_by_more_than_chance():
 
 def test_the_target_branch_is_ahead_if_it_is_so_by_more_than_chance():
     def compare(target, online, images=10_000):
-        both = {"val/target_knn_top1": target, "val/knn_top1": online}
-        return outrun([{"step": 5, "val/knn_top1": 0.0}, {"step": 10, **both}], images)
+        both = {"val/target_knn_top1": target, "val/knn_top1": online, "val/images": images}
+        return outrun([{"step": 5, "val/knn_top1": 0.0}, {"step": 10, **both}])
 
     assert compare(86.4, 82.0) == (86.4, 82.0)
     assert compare(83.0, 82.0) is None, "a point"
@@ -275,8 +275,9 @@ def test_the_target_branch_is_ahead_if_it_is_so_by_more_than_chance():
     assert compare(83.9, 80.0, images=400) is None
     assert compare(84.1, 80.0, images=400) == (84.1, 80.0)
     assert compare(84.1, 80.0, images=0) is None
-    assert outrun([], 400) is None
-    assert outrun([{"step": 10, "val/knn_top1": 80.0}], 400) is None, "it has no target branch"
+    assert compare(30.0, 0.0, images=10) is None, "three of ten, and none"
+    assert outrun([]) is None
+    assert outrun([{"step": 10, "val/knn_top1": 80.0, "val/images": 400}]) is None, "it has no target branch"
 
 
 def test_what_was_not_judged_at_the_end_has_no_peak():

@@ -56,7 +56,8 @@ def test_answers_are_percents_of_the_held_out_images(net, tmp_path):
     judge = Judge(find(str(tmp_path)), 16, threads=1)
     assert (len(judge.train), len(judge.test)) == (30, 11)
     answer = judge.all(net, None, CPU, never)
-    assert set(answer) == {"val/knn_top1", "val/linear_top1"}
+    assert set(answer) == {"val/knn_top1", "val/linear_top1", "val/images"}
+    assert answer["val/images"] == 11
     assert answer["val/knn_top1"] == judge.neighbours(net, CPU, never)["val/knn_top1"]
     assert answer["val/knn_top1"] > 60  # classes differ in their colour
     assert judge.all(net, None, CPU, lambda: True) == {}

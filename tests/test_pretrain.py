@@ -68,7 +68,7 @@ def test_records_have_the_names_that_users_know(done):
     assert all(set(line) == names for line in steps[1:])
     assert steps[-1]["train/lr"] == 0
     assert [line["step"] for line in lines if "val/knn_top1" in line] == [5, 10]
-    assert set(lines[-1]) == {"step", "val/knn_top1", "val/linear_top1", "val/target_knn_top1"}
+    assert set(lines[-1]) == {"step", "val/knn_top1", "val/linear_top1", "val/target_knn_top1", "val/images"}
 
 
 def test_the_encoder_loads_here_and_in_its_own_library(done):

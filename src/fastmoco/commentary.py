@@ -30,15 +30,15 @@ class Commentary:
         line = self.journal.line
         line.show(self._line(step) if line.live or word == "healthy" else f"{self._line(step)}  {evidence}")
 
-    def conclude(self, step: int, path: Path, unreadable: Unreadable, judged: int) -> None:
-        """Where the encoder is, and how it is used; `judged` images have told what it is worth on the way."""
+    def conclude(self, step: int, path: Path, unreadable: Unreadable) -> None:
+        """What became of it, where the encoder is, and how it is used."""
         words = self._verdict()
         words = "too short for a verdict" if words.startswith("starting") else words
         if unreadable.reasons:
             self.journal.say(f"{len(unreadable.reasons)} images could not be read; see {unreadable.path}")
         self.journal.say(f"done in {clock(self.meter.seconds)} of training: {words}")
         records = kept(path.parent / "metrics.jsonl", step)
-        if peak := health.peak(records, step, judged):
+        if peak := health.peak(records, step):
             earlier, best, last = peak
             self.journal.say(
                 f"kNN was {best:.1f} % after epoch {earlier // self.draws.per_epoch} and is {last:.1f} % now: "
@@ -46,7 +46,7 @@ class Commentary:
             )
         how, folder = snippet(path, self.recipe.encoder), str(path.parent)
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({folder!r})")
-        if ahead := health.outrun(records, judged):
+        if ahead := health.outrun(records):
             target, online = ahead
             self.journal.say(
                 f"but kNN of its target branch is {target:.1f} %, and of this one {online:.1f} %: better take "

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import warnings
 from textwrap import shorten
 from typing import Any
 
@@ -82,7 +83,9 @@ class Timm(nn.Module):
         import timm
 
         self.name = name
-        self.net = timm.create_model(name, num_classes=0, **timm_options(name))
+        with warnings.catch_warnings():  # about a head of no classes, which is refused below
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors", UserWarning)
+            self.net = timm.create_model(name, num_classes=0, **timm_options(name))
         # timm has no one word for the width of an embedding, so one is made.
         channels, height, width = self.net.pretrained_cfg["input_size"]
         self.width: int = self._try(channels, height, width).shape[1]
@@ -100,7 +103,8 @@ class Timm(nn.Module):
             self._try(3, height, width)
         except ValueError as error:
             own = self.net.pretrained_cfg["input_size"][-1]
-            raise ValueError(f"{error}; whole images of --size {own} fit it") from None
+            whole = f"whole images of --size {own} fit it, as rows without patches take, such as pocket/photos_mocov3"
+            raise ValueError(f"{error}; {whole}") from None
 
     def _try(self, channels: int, height: int, width: int) -> Tensor:
         """An embedding without values: nothing is computed."""

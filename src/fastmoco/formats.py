@@ -21,7 +21,7 @@ from fastmoco.augment import MEAN, STD
 from fastmoco.checkpoint import write
 from fastmoco.encoder import build, timm_options
 from fastmoco.pretrained import Pretrained
-from fastmoco.weights import EVAL, MODEL, SMALL_STEM, digest, read, save_encoder, snippet
+from fastmoco.weights import EVAL, MODEL, SMALL_STEM, digest, quoted, read, save_encoder, snippet
 
 CONFIG, CARD = "config.json", "README.md"  # what is in a hub folder, beside the weights
 OPSET = 18  # of ONNX: the oldest that torch's exporter writes of itself
@@ -94,7 +94,7 @@ def _paste_torchvision(path: Path, found: Pretrained) -> str:
     builder = found.name.partition("-")[0]
     lines = ["import torch", "import torchvision", "", f"encoder = torchvision.models.{builder}()"]
     lines += [*(SMALL_STEM if small(found.name) else ()), "encoder.fc = torch.nn.Identity()"]
-    return "\n".join([*lines, f'encoder.load_state_dict(torch.load("{path}", weights_only=True))', EVAL])
+    return "\n".join([*lines, f"encoder.load_state_dict(torch.load({quoted(path)}, weights_only=True))", EVAL])
 
 
 def _write_encoder(path: Path, found: Pretrained) -> None:
@@ -180,7 +180,7 @@ def _load_onnx(path: Path, found: Pretrained) -> Embed:
 
 
 def _paste_onnx(path: Path, found: Pretrained) -> str:
-    lines = ["import numpy", "import onnxruntime", "", f'session = onnxruntime.InferenceSession("{path}")']
+    lines = ["import numpy", "import onnxruntime", "", f"session = onnxruntime.InferenceSession({quoted(path)})"]
     lines += [f'images = numpy.zeros((1, 3, {found.size}, {found.size}), dtype="float32")  # yours, normalised']
     return "\n".join([*lines, 'embeddings = session.run(None, {"images": images})[0]'])
 
@@ -225,7 +225,8 @@ def _load_hub(path: Path, found: Pretrained) -> Embed:
 def _paste_hub(path: Path, found: Pretrained) -> str:
     if small(found.name):
         return snippet(path / MODEL, found.name)
-    return f'import timm\n\nencoder = timm.create_model("local-dir:{path}", pretrained=True)\n{EVAL}'
+    place = quoted(f"local-dir:{path}")
+    return f"import timm\n\nencoder = timm.create_model({place}, pretrained=True)\n{EVAL}"
 
 
 def _tensors(found: Pretrained) -> dict[str, Tensor]:

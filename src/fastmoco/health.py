@@ -28,6 +28,7 @@ OFF = 0.01  # of the largest scale of its norm: less than this, and a channel is
 MANY_OFF = 0.1  # of the channels; a fresh encoder has none
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
 NOTABLE = 1.0  # points of kNN; and twice the standard error, where that is more, as it is with few images
+FEW = 4  # images, by which chance may differ even if no other one changed sides
 
 
 @torch.no_grad()
@@ -128,32 +129,37 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
     return "; ".join(findings) or f"healthy: {score}, {state}"
 
 
-def peak(lines: Iterable[Mapping[str, float | int]], step: int, images: int) -> tuple[int, float, float] | None:
+def peak(lines: Iterable[Mapping[str, float | int]], step: int) -> tuple[int, float, float] | None:
     """Where kNN was at its best: the step, the number, and the lower one that it has come to by the last step.
 
-    None if it has not fallen by more than chance, with so many images to judge by, or was not asked for at that step.
+    None if it has not fallen by more than chance, or was not asked for at that step.
     """
-    judged = [(line["step"], line["val/knn_top1"]) for line in lines if "val/knn_top1" in line]
-    if not judged or judged[-1][0] != step or not images:
+    judged = [line for line in lines if "val/knn_top1" in line]
+    if not judged or judged[-1]["step"] != step:
         return None
-    last = judged[-1][1]
-    at, best = max(judged, key=lambda each: each[1])
-    return (int(at), best, last) if _beyond_chance(best, last, images) else None
+    last, best = judged[-1], max(judged, key=lambda line: line["val/knn_top1"])
+    now, then = last["val/knn_top1"], best["val/knn_top1"]
+    return (int(best["step"]), then, now) if _beyond_chance(then, now, last) else None
 
 
-def outrun(lines: Iterable[Mapping[str, float | int]], images: int) -> tuple[float, float] | None:
+def outrun(lines: Iterable[Mapping[str, float | int]]) -> tuple[float, float] | None:
     """kNN of the target branch and of the online one at the end; None if the former is not ahead by more than chance.
 
     Online statistics of Fast-MoCo are of patches, and may be far from those of whole images after many epochs.
     """
     name = "val/target_knn_top1"
-    both = [(line[name], line["val/knn_top1"]) for line in lines if name in line][-1:]
-    return both[0] if both and images and _beyond_chance(*both[0], images) else None
+    last = next((line for line in reversed([*lines]) if name in line), {})
+    target, online = (last.get(each, math.nan) for each in (name, "val/knn_top1"))
+    return (target, online) if _beyond_chance(target, online, last) else None
 
 
-def _beyond_chance(more: float, less: float, images: int) -> bool:
+def _beyond_chance(more: float, less: float, line: Mapping[str, float | int]) -> bool:
+    """Whether percents differ by more than chance, of so many images as this record tells; if none, they do not."""
+    images = line.get("val/images", 0)
+    if not images:
+        return False
     error = max(math.sqrt(each * (100 - each) / images) for each in (more, less))
-    return more - less > max(NOTABLE, 2 * error)
+    return more - less > max(NOTABLE, 2 * error, 100 * FEW / images)
 
 
 def _median(lines: Sequence[Mapping[str, float | int]], name: str) -> float:

@@ -256,7 +256,8 @@ class Training:
             answer = self._ask(self.judge)
         if answer:
             self.journal.record(self.step, answer)
-            words = "  ".join(f"{name.removeprefix('val/')} {value:.1f} %" for name, value in answer.items())
+            tops = {name: value for name, value in answer.items() if name.endswith("top1")}
+            words = "  ".join(f"{name.removeprefix('val/')} {value:.1f} %" for name, value in tops.items())
             self.journal.say(f"epoch {self.step // self.draws.per_epoch}  {words}")
 
     def _ask(self, judge: Judge) -> Answer:
@@ -271,8 +272,7 @@ class Training:
         path = self.folder / FILE
         if distributed.leads() and noted(path, "step") != self.step:  # after a kill at the very end, or it was removed
             self._save_encoder()
-        judged = 0 if self.judge is None else len(self.judge.test_labels)
-        self.commentary.conclude(self.step, path, self.unreadable, judged)
+        self.commentary.conclude(self.step, path, self.unreadable)
 
     def _refuse_broken(self) -> None:
         """What is not finite on one rank ends all of them."""

@@ -1,6 +1,7 @@
 """An encoder as a file with its library's own keys, and back."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,12 @@ def snippet(path: Path, name: str) -> str:
         builder, _, stem = name.partition("-")
         lines = ["import torch", "import torchvision", *_LOADER, f"encoder = torchvision.models.{builder}()"]
         lines += [*(SMALL_STEM if stem else ()), "encoder.fc = torch.nn.Identity()"]
-    return "\n".join([*lines, f'encoder.load_state_dict(load_file("{path}"))', EVAL])
+    return "\n".join([*lines, f"encoder.load_state_dict(load_file({quoted(path)}))", EVAL])
+
+
+def quoted(path: Path | str) -> str:
+    """A path as Python reads it, in double quotes, whatever is in it."""
+    return json.dumps(str(path), ensure_ascii=False)
 
 
 # A network is made in train mode, in which the embedding of an image depends on the others of its batch.

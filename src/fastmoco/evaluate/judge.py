@@ -18,7 +18,7 @@ from fastmoco.images import Images, Source
 from fastmoco.parts import hold_out
 from fastmoco.randomness import order
 
-Answer = dict[str, float]
+Answer = dict[str, float | int]
 
 
 class Judge:
@@ -40,7 +40,7 @@ class Judge:
     def neighbours(self, encoder: Encoder, device: torch.device, halt: Callable[[], bool]) -> Answer:
         """kNN of the held-out images among the others; nothing if told to halt."""
         found = self._embed(encoder, device, halt)
-        return {} if found is None else {"val/knn_top1": self._knn(*found)}
+        return {} if found is None else self._answer(*found)
 
     def all(self, online: Encoder, target: Encoder | None, device: torch.device, halt: Callable[[], bool]) -> Answer:
         """kNN and a linear classifier; kNN of the target's encoder, too, if there is one. Nothing if told to halt."""
@@ -48,13 +48,17 @@ class Judge:
         if found is None:
             return {}
         scores = probe(found[0], self.train_labels.to(device), found[1], self.classes)
-        answer = {"val/knn_top1": self._knn(*found), "val/linear_top1": top1(scores, self.test_labels.to(device))}
+        answer = {**self._answer(*found), "val/linear_top1": top1(scores, self.test_labels.to(device))}
         if target is not None:
             found = self._embed(target, device, halt)
             if found is None:
                 return {}
             answer["val/target_knn_top1"] = self._knn(*found)
         return answer
+
+    def _answer(self, train: Tensor, test: Tensor) -> Answer:
+        """With the number of images, as that says how much a difference says."""
+        return {"val/knn_top1": self._knn(train, test), "val/images": len(self.test_labels)}
 
     def _knn(self, train: Tensor, test: Tensor) -> float:
         votes = vote(test, train, self.train_labels.to(train.device), self.classes)
