@@ -77,8 +77,8 @@ def _judge(images, run):
         asked.append(agree(None))
         return False
 
-    encoder = find_weights(str(run)).encoder
-    answer = Judge(find(str(images)), 16, threads=1).all(encoder, CPU, halt)
+    online, target = (find_weights(str(run), branch=branch).encoder for branch in ("online", "target"))
+    answer = Judge(find(str(images)), 16, threads=1).all(online, target, CPU, halt)
     assert gather(torch.tensor([len(asked)])).eq(len(asked)).all()
     return answer
 
