@@ -401,6 +401,19 @@ def test_times_stand_beside_numbers_only_where_no_device_was_shared():
     assert {"seconds", "images/s"} < {*headline(evidence(*both[:1], finding("table4b/fast_moco"))).head}
 
 
+def test_how_long_trainings_took_that_shared_a_device_is_told_below_the_table():
+    both = [finding("table4b/mocov3", jobs=3, seconds=660.0), finding("table4b/fast_moco", jobs=2, seconds=840.0)]
+    said = "Trainings that shared the device took 11 to 14 minutes each, longer than alone."
+    assert said in headline(evidence(*both)).notes
+    alone = [replace(each, jobs=1) for each in both]
+    assert not any("longer than alone" in note for note in headline(evidence(*alone)).notes)
+
+
+def test_one_length_alone_tells_nothing_of_when_another_method_gets_there():
+    one = [*seeds("table4b/mocov3", 50.0), *seeds("table4b/fast_moco", 53.0)]
+    assert not any("does not have it" in note for note in lengths(evidence(*one)).notes)
+
+
 def test_a_number_is_reached_between_two_runs_by_factors():
     assert reach([(100, 1.0), (200, 3.0), (800, 2.0)], 2.0) == pytest.approx(100 * 2**0.5)
     assert reach([(100, 1.0), (200, 0.5), (800, 2.5)], 2.5) == pytest.approx(800)
@@ -440,6 +453,13 @@ def test_all_trainings_are_ranked_set_by_set_and_say_what_is_changed():
     )
     assert table.notes[1].startswith("Changes are from the row")
     assert [line[3] for line in everything([slow, own, cool], epochs=7).rows] == ["7"]
+
+
+def test_a_warm_up_that_goes_with_few_epochs_is_no_change():
+    short = compose("table4b/mocov3", ("contrast.tau=0.5",), 9, None, "", None, BASE)
+    assert short.schedule != find(BASE).recipe.schedule
+    (line,) = everything([finding("table4b/mocov3", recipe=short)]).rows
+    assert line[0] == "table4b/mocov3 in pocket/imagenette, contrast.tau=0.5"
 
 
 def test_a_linear_number_decides_the_order_as_in_other_tables_and_one_without_it_is_last():

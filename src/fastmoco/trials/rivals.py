@@ -34,12 +34,12 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     old, new = paired(evidence, epochs)
     if not old:
         return Table(title)
-    unit = 60 if max(each.seconds for each in (*old, *new)) >= LONG else 1
+    unit, word = (60, "minutes") if max(each.seconds for each in (*old, *new)) >= LONG else (1, "seconds")
     columns: dict[str, tuple[Take, int]] = {WORDS[name]: (_scored(name), 1) for name in (LINEAR, CACHED, KNN)}
     if all(each.jobs == 1 for each in (*old, *new)) and comparable((*old, *new)):  # or times are no measure of speed
-        columns["minutes" if unit == 60 else "seconds"] = (lambda each: each.seconds / unit, 1)
+        columns[word] = (lambda each: each.seconds / unit, 1)
         columns["images/s"] = (lambda each: each.images_per_second, 0)
-    columns = {word: way for word, way in columns.items() if any(way[0](each) is not None for each in (*old, *new))}
+    columns = {name: way for name, way in columns.items() if any(way[0](each) is not None for each in (*old, *new))}
     lines = []
     for method, findings in ((OLD, old), (NEW, new)):
         means = [cell(score(map(take, findings)), len(old), digits) for take, digits in columns.values()]
@@ -49,9 +49,12 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     lines.append(("difference", f"{apart:+.1f}", *means, str(len(old))))
     after = old[0].recipe.epochs
     way = " The difference is taken seed by seed, and then its mean and deviation." * (len(old) > 1)
-    note = f"{length(after)}. {legend([len(old)])}{way}"
+    shared = [each.seconds / unit for each in (*old, *new) if each.jobs > 1]
+    notes = [f"{length(after)}. {legend([len(old)])}{way}"]
+    if shared:
+        notes.append(f"Trainings that shared the device took {_span(shared)} {word} each, longer than alone.")
     head = ("", "paper, linear", *columns, "seeds")
-    return Table(f"{title}, {length(after)}", head, tuple(lines), (note, evidence.origin([*old, *new])))
+    return Table(f"{title}, {length(after)}", head, tuple(lines), (*notes, evidence.origin([*old, *new])))
 
 
 def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
@@ -144,7 +147,7 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     """In words: when MoCo v3 has what Fast-MoCo has after the epochs of the base."""
     goal = average(new.get(epochs, ()), name)
     points = [(number, mean.mean) for number, findings in old.items() if (mean := average(findings, name))]
-    if goal is None or not points:
+    if goal is None or len(points) < 2:  # one length alone tells nothing of when
         return ""
     said = f"By {WORDS[name]}, {NEW} has {goal.mean:.1f} after {length(epochs)}; {OLD} "
     needed = reach(points, goal.mean)

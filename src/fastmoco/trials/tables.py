@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fastmoco import command
 from fastmoco.alike import plain
 from fastmoco.documents import Table
 from fastmoco.kinds import brief
 from fastmoco.notation import apart
+from fastmoco.optim import shorten
 from fastmoco.recipe import Recipe, Row
 from fastmoco.recipes import rows
 from fastmoco.transfer import carry
@@ -143,9 +145,11 @@ def _unchanged(findings: Iterable[Finding]) -> dict[str, Recipe]:
 
 
 def _title(finding: Finding, unchanged: Mapping[str, Recipe]) -> str:
-    """The row of a training, and in what its recipe differs from it beside epochs."""
+    """The row of a training, and in what its recipe differs from it beside epochs and what they bring."""
     name = command.title(finding.row, finding.base)
-    changes = (f"{path}={brief(here)}" for path, _, here in apart(unchanged[name], finding.recipe) if path != "epochs")
+    usual, epochs = unchanged[name], finding.recipe.epochs
+    row = replace(usual, epochs=epochs, schedule=shorten(usual.schedule, epochs, usual.epochs))
+    changes = (f"{path}={brief(here)}" for path, _, here in apart(row, finding.recipe))
     return ", ".join([name, *changes])
 
 
