@@ -193,6 +193,10 @@ def test_waiting_for_data_comes_after_health():
     assert judge(perf_data_wait=0.62) == loader
     assert judge(perf_data_wait=0.62, train_loss=CHANCE) == f"not learning yet: loss 4.85 at chance 4.85; {loader}"
     assert judge(perf_data_wait=0.62, health_std=0.01).startswith("collapsing")
+    waiting = [GOOD | {"perf/data_wait": 0.62}] * LINES
+    assert verdict(waiting, CHANCE, B, D, resident=True) == (
+        "loader-bound: 62 % waiting for draws; try a larger --batch"
+    )
 
 
 def test_a_channel_is_off_if_its_scale_is_nothing_beside_the_largest_of_its_norm():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -169,3 +170,20 @@ def test_a_training_whose_target_branch_is_the_one_to_take_says_so_at_its_end(tm
         _, found, rest = capsys.readouterr().err.partition(said)
         assert found
         assert rest.startswith(f'{str(tmp_path / "a")!r}, branch="target"), and --branch target in `fastmoco evaluate`')
+
+
+def test_no_one_is_advised_to_do_what_is_done_already(tmp_path, monkeypatch, capsys):
+    draw = Resident._draw
+
+    def dawdle(loader, step):
+        time.sleep(0.3)
+        return draw(loader, step)
+
+    monkeypatch.setattr(Resident, "_draw", dawdle)
+    images = paint(tmp_path / "images", 40)
+    options = {"epochs": 1, "batch": 8, "log_every": 1, "workers": 0, "device": "cpu", "set": TINY}
+    for _ in range(2):  # the second time it is done before
+        fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(tmp_path / "a"), **options)
+        told = capsys.readouterr().err
+        assert "% waiting for draws; try a larger --batch\n" in told.partition(" of training: ")[2]
+        assert "--loader resident" not in told

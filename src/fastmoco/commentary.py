@@ -15,8 +15,9 @@ from fastmoco.weights import snippet
 class Commentary:
     """It reads the meter, and writes into the journal."""
 
-    def __init__(self, recipe: Recipe, draws: Draws, meter: Meter, journal: Journal) -> None:
+    def __init__(self, recipe: Recipe, draws: Draws, meter: Meter, journal: Journal, resident: bool) -> None:
         self.recipe, self.draws, self.meter, self.journal = recipe, draws, meter, journal
+        self.resident = resident  # whether no file is read, as far as that is known
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """A line of numbers for the records, and one of words for people."""
@@ -69,10 +70,11 @@ class Commentary:
         return "  ".join(parts)
 
     def _verdict(self) -> str:
-        return verdict(self.journal.recent, self.recipe)
+        return verdict(self.journal.recent, self.recipe, self.resident)
 
 
-def verdict(lines: Iterable[Mapping[str, float | int]], recipe: Recipe) -> str:
+def verdict(lines: Iterable[Mapping[str, float | int]], recipe: Recipe, resident: bool) -> str:
     """How a training of a recipe is, by its records."""
     logged = [line for line in lines if "train/loss" in line]
-    return health.verdict(logged, recipe.contrast.chance(recipe.batch), recipe.batch, recipe.projector.widths[-1])
+    chance, width = recipe.contrast.chance(recipe.batch), recipe.projector.widths[-1]
+    return health.verdict(logged, chance, recipe.batch, width, resident)

@@ -98,10 +98,13 @@ def off(network: nn.Module) -> Float[Tensor, ""]:
     return torch.cat(found).float().mean() if found else torch.zeros(())
 
 
-def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: int, width: int) -> str:
+def verdict(
+    recent: Sequence[Mapping[str, float | int]], chance: float, batch: int, width: int, resident: bool = False
+) -> str:
     """How the training is, in words, with the evidence; from the last log lines, the newest at the end.
 
-    `chance` is the loss at chance, `batch` the images over which health was measured, `width` that of a target.
+    `chance` is the loss at chance, `batch` the images over which health was measured, `width` that of a target,
+    and `resident` whether no file is read.
     """
     if recent and not math.isfinite(recent[-1]["train/loss"]):
         return f"diverged: loss {recent[-1]['train/loss']}; start again with a lower optim.lr"
@@ -125,7 +128,9 @@ def verdict(recent: Sequence[Mapping[str, float | int]], chance: float, batch: i
     if lost > MANY_OFF:
         findings.append(f"losing channels: {100 * lost:.0f} % are off; try optim.decay_norms=False, or less decay")
     if wait > LOADER_BOUND:
-        findings.append(f"loader-bound: {100 * wait:.0f} % waiting for data; try more --workers, or --loader resident")
+        # A resident loader only draws, and the draws of many images take hardly longer than those of few.
+        fix = "draws; try a larger --batch" if resident else "data; try more --workers, or --loader resident"
+        findings.append(f"loader-bound: {100 * wait:.0f} % waiting for {fix}")
     return "; ".join(findings) or f"healthy: {score}, {state}"
 
 

@@ -49,7 +49,7 @@ class Training:
         self._resume()
         self.unreadable = Unreadable(source.train, folder / "bad_images.txt", again=not self.done)
         self.journal = Journal(folder, self.step)
-        self.commentary = Commentary(recipe, self.draws, self.meter, self.journal)
+        self.commentary = Commentary(recipe, self.draws, self.meter, self.journal, self.way == "resident")
 
     def train(self) -> None:
         """Go on to the end, or until a signal asks to stop."""
@@ -218,7 +218,8 @@ class Training:
             decode=run.decode,
             seen=seen,
         )
-        self.way = "resident" if isinstance(self.loader, Resident) else "stream"
+        self.commentary.resident = isinstance(self.loader, Resident)
+        self.way = "resident" if self.commentary.resident else "stream"
         self.journal.say(self.loader.words)
         if run.compile:
             self.journal.say("compiling; the first step takes a minute or two")

@@ -152,7 +152,7 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
             "compiled": about["compile"],
             "recorded": about["graph"],
             "loader": state["way"],
-            "verdict": verdict(lines, recipe),  # as the training told it at its end
+            "verdict": verdict(lines, recipe, state["way"] == "resident"),  # as the training told it at its end
             "evaluations": list(job.evaluations),
             "when": time.strftime("%Y-%m-%d %H:%M:%S%z"),
         },
