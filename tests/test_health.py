@@ -155,6 +155,17 @@ def test_small_batches_and_widths_are_not_taken_for_collapse(images, width):
     assert judge_embeddings(draw(10, width)[None, torch.arange(images) % 10]).startswith("healthy")
 
 
+@pytest.mark.parametrize("images", [2, 3])
+def test_so_few_images_that_a_norm_alone_spreads_them_are_no_evidence(images):
+    normed = torch.nn.functional.batch_norm(draw(images, D), None, None, training=True)
+    for targets in (normed, draw(D).expand(images, D)):  # a training that is well, and one that has collapsed
+        assert judge_embeddings(targets[None]) == (
+            f"unsure: loss 4.35 below chance 4.85, but {images} of the 4 images in a batch that a verdict needs"
+        )
+    assert judge(batch=images, train_loss=CHANCE) == "not learning yet: loss 4.85 at chance 4.85"
+    assert judge(batch=images, perf_data_wait=0.62).startswith("loader-bound")
+
+
 def test_collapse_without_negatives_is_a_perfect_loss_of_no_use():
     point = draw(D).expand(1, B, D)
     loss = Cosine()(point, point[0], torch.arange(B)).item()

@@ -18,6 +18,7 @@ from fastmoco.samples import Group
 # A verdict rests on the medians of this many log lines, so that one odd batch cannot make it. Before them there is
 # none: every training begins at chance, and the embeddings of a fresh network mean nothing.
 LINES = 3
+IMAGES = 4  # in a batch: a norm puts two images at opposite ends of a line, and three on a plane, whatever they are
 COLLAPSED_SPREAD = 0.1  # two images then have a cosine of about 0.99
 COLLAPSED_RANK = 0.01  # of what the batch and the width allow, above the rank of 1 that any vectors have
 AT_CHANCE = 0.02  # of loss: InfoNCE at tau 1 has only about 1 to gain, a cosine exactly 1
@@ -117,7 +118,7 @@ def verdict(
     place = "above" if loss > chance + AT_CHANCE else "at" if loss > chance - AT_CHANCE else "below"
     score = f"loss {loss:.2f} {place} chance {chance:.2f}"
     findings = []
-    if spread < COLLAPSED_SPREAD or directions < 1 + COLLAPSED_RANK * (most - 1):
+    if batch >= IMAGES and (spread < COLLAPSED_SPREAD or directions < 1 + COLLAPSED_RANK * (most - 1)):
         findings.append(f"collapsing: {state}")
     elif place != "below" and gradient > HIGH_GRADIENT:
         findings.append(f"learning rate too high: {score} and gradient norm {gradient:.0f}")
@@ -131,6 +132,8 @@ def verdict(
         # A resident loader only draws, and the draws of many images take hardly longer than those of few.
         fix = "draws; try a larger --batch" if resident else "data; try more --workers, or --loader resident"
         findings.append(f"loader-bound: {100 * wait:.0f} % waiting for {fix}")
+    if not findings and batch < IMAGES:
+        return f"unsure: {score}, but {batch} of the {IMAGES} images in a batch that a verdict needs"
     return "; ".join(findings) or f"healthy: {score}, {state}"
 
 
