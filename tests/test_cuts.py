@@ -6,12 +6,12 @@ import PIL.Image
 import pytest
 import torch
 
-from fastmoco import images as image_files
 from fastmoco.crop import cut
 from fastmoco.cuts import Cuts, working
 from fastmoco.data import find
+from fastmoco.decode import decode, load, look
 from fastmoco.draws import Draws
-from fastmoco.images import Part, Pixels, fetch, load, look
+from fastmoco.images import Part, Pixels, fetch
 from fastmoco.methods import both, encode
 from fastmoco.recipe import View
 
@@ -154,7 +154,7 @@ def test_a_part_has_the_files_of_its_images(tmp_path):
     files = [encoded(noise(20, 20, i)) for i in range(5)]
     images = Part(folder(tmp_path, files), np.array([3, 1]))
     assert [fetch(images, place) for place in (0, 1)] == [files[3], files[1]]
-    assert image_files.decode(files[3]).tobytes() == images.read(0).tobytes()
+    assert decode(files[3]).tobytes() == images.read(0).tobytes()
 
 
 @pytest.mark.parametrize("leave", [False, True])

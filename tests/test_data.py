@@ -15,7 +15,7 @@ import pytest
 from pictures import paint
 from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION
 
-from fastmoco import images as image_files
+from fastmoco import decode as decoding
 from fastmoco import named, shapes, shards
 from fastmoco.data import find
 from fastmoco.images import Images, Part, Pixels, fingerprint, glance
@@ -463,7 +463,7 @@ def test_what_is_kept_of_an_image_is_no_python_object(tmp_path):
 def decode(image, form):
     stream = io.BytesIO()
     image.save(stream, form)
-    return image_files.decode(stream.getvalue())
+    return decoding.decode(stream.getvalue())
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
@@ -481,7 +481,7 @@ def test_a_tiff_that_declares_twelve_bits_is_scaled_to_eight(options):
     PIL.Image.fromarray(packed).save(stream, "TIFF", **options)
     sixteen, twelve = (struct.pack("<HHIHH", BITSPERSAMPLE, 3, 1, bits, 0) for bits in (16, 12))
     assert stream.getvalue().count(sixteen) == 1
-    image = image_files.decode(stream.getvalue().replace(sixteen, twelve))
+    image = decoding.decode(stream.getvalue().replace(sixteen, twelve))
     assert np.asarray(image)[0, :, 1].tolist() == [0, 16, 128, 255]
 
 
@@ -491,7 +491,7 @@ def test_a_tiff_in_which_white_is_zero_is_no_negative(kind):
     PIL.Image.fromarray(np.array([[0, most // 4, most]], kind)).save(stream, "TIFF")
     black_is_zero, white_is_zero = (struct.pack("<HHIHH", PHOTOMETRIC_INTERPRETATION, 3, 1, way, 0) for way in (1, 0))
     assert stream.getvalue().count(black_is_zero) == 1
-    image = image_files.decode(stream.getvalue().replace(black_is_zero, white_is_zero))
+    image = decoding.decode(stream.getvalue().replace(black_is_zero, white_is_zero))
     assert np.asarray(image)[0, :, 1].tolist() == [255, 192, 0]
 
 
@@ -499,14 +499,14 @@ def test_a_tiff_in_which_white_is_zero_is_no_negative(kind):
 def test_twelve_bits_in_a_file_of_sixteen_stay_dark_whatever_a_statistic_says(tags):
     stream = io.BytesIO()
     PIL.Image.fromarray(np.array([[0, 256, 2048, 4095]], np.uint16)).save(stream, "TIFF", tiffinfo=tags)
-    assert np.asarray(image_files.decode(stream.getvalue()))[0, :, 1].tolist() == [0, 1, 8, 15]
+    assert np.asarray(decoding.decode(stream.getvalue()))[0, :, 1].tolist() == [0, 1, 8, 15]
 
 
 @pytest.mark.parametrize("kind", ["P2", "P5"])
 def test_a_pgm_of_any_depth_is_scaled_to_eight_bits(kind):
     deep = np.array([0, 256, 2048, 4095])
     content = deep.astype(">u2").tobytes() if kind == "P5" else " ".join(map(str, deep)).encode()
-    image = image_files.decode(kind.encode() + b" 4 1 4095\n" + content)
+    image = decoding.decode(kind.encode() + b" 4 1 4095\n" + content)
     assert np.asarray(image)[0, :, 1].tolist() == [0, 16, 128, 255]
 
 
@@ -520,9 +520,9 @@ def test_integers_of_an_unknown_range_are_no_image(top):
 def test_signed_pixels_are_no_image():
     stream = io.BytesIO()
     PIL.Image.fromarray(np.full((3, 4), 7, np.uint16)).save(stream, "TIFF", tiffinfo={339: 2})
-    assert image_files.look(stream.getvalue()).mode == "I"
+    assert decoding.look(stream.getvalue()).mode == "I"
     with pytest.raises(ValueError, match="signed or 32-bit pixels"):
-        image_files.decode(stream.getvalue())
+        decoding.decode(stream.getvalue())
 
 
 def test_floats_of_an_unknown_range_are_no_image():
@@ -544,7 +544,7 @@ def test_a_remark_of_pil_does_not_escape_but_other_warnings_do(monkeypatch):
         PIL.Image.open(stream).convert("RGB")
     with warnings.catch_warnings(record=True) as escaped:
         warnings.simplefilter("always")
-        assert image_files.decode(stream.getvalue()).getpixel((0, 0)) == (9, 18, 246)
+        assert decoding.decode(stream.getvalue()).getpixel((0, 0)) == (9, 18, 246)
         monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 7)  # of 12
         assert decode(picture(1), "PNG").size == (4, 3)
         assert not escaped
@@ -556,17 +556,17 @@ def test_remarks_do_not_escape_from_threads_either():
     stream = io.BytesIO()
     picture(9).quantize(4).save(stream, "PNG", transparency=b"\7")
     with ThreadPoolExecutor(8) as threads:  # where a warning is an error
-        read = threads.map(image_files.decode, [stream.getvalue()] * 400)
+        read = threads.map(decoding.decode, [stream.getvalue()] * 400)
         assert all(image.getpixel((0, 0)) == (9, 18, 246) for image in read)
     assert len(warnings.filters) < 40
 
 
 def test_what_is_too_large_or_cut_off_raises(monkeypatch):
     with pytest.raises(OSError, match="truncated"):
-        image_files.decode(encode_noise()[:-2000])
+        decoding.decode(encode_noise()[:-2000])
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 5)
     with pytest.raises(PIL.Image.DecompressionBombError):
-        image_files.decode(encode(0))
+        decoding.decode(encode(0))
 
 
 def encode_noise():

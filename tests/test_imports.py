@@ -23,6 +23,7 @@ ARROW = [
         "lock",
         "line",
         "kinds",
+        "decode",
     },
     {"patches", "encoder", "heads", "support", "journal", "shapes", "meter", "norm", "meeting"},
     {"branch", "merge", "weights", "images", "detectron", "launch", "documents", "ending"},

@@ -12,8 +12,8 @@ import torch
 from fastmoco import nvjpeg
 from fastmoco.cuts import LARGEST, Cuts, suits
 from fastmoco.data import find
+from fastmoco.decode import look
 from fastmoco.draws import Draws
-from fastmoco.images import look
 from fastmoco.loader import Loader, Stream, choose
 from fastmoco.methods import both, encode
 from fastmoco.recipe import View

@@ -20,6 +20,7 @@ from pictures import paint, pretrain_a_little
 
 from fastmoco import album, data, images, members, packing, parts
 from fastmoco.data import find
+from fastmoco.decode import decode
 from fastmoco.pack import pack
 
 
@@ -164,7 +165,7 @@ def kinds():
 def test_any_kind_of_image_becomes_what_the_loader_sees(name, size):
     content = kinds()[name]
     found = PIL.Image.open(io.BytesIO(members.shrink(content, size, 95)))
-    expected = images.decode(content)
+    expected = decode(content)
     assert (found.format, found.mode) == ("JPEG", "RGB")
     assert min(found.size) == min(50, size)
     assert psnr(found, expected.resize(found.size, PIL.Image.LANCZOS)) > 30
@@ -176,7 +177,7 @@ def test_a_much_larger_jpeg_looks_as_if_it_had_been_decoded_whole(size):
     large = encoded(PIL.Image.fromarray(noise).convert("RGB").resize((2100, 1500), PIL.Image.BICUBIC), quality=95)
     found = PIL.Image.open(io.BytesIO(members.shrink(large, size, 95)))
     assert found.size == (round(size * 1.4), size)
-    assert psnr(found, images.decode(large).resize(found.size, PIL.Image.LANCZOS)) > 33
+    assert psnr(found, decode(large).resize(found.size, PIL.Image.LANCZOS)) > 33
 
 
 @pytest.mark.parametrize(("form", "size"), [("JPEG", 20), ("PNG", 20), ("PNG", 40)])

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fastmoco.checkpoint import write
 from fastmoco.crop import pixels
+from fastmoco.decode import why
 from fastmoco.distributed import leads, tell
-from fastmoco.images import Images, why
+from fastmoco.images import Images
 from fastmoco.randomness import key
 from fastmoco.shelf import SHELF
 

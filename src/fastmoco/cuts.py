@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 from fastmoco.album import read
 from fastmoco.augment import Look
 from fastmoco.crop import cut, shrinks
+from fastmoco.decode import load, look
 from fastmoco.draws import Draws
-from fastmoco.images import Images, fetch, load, look
+from fastmoco.images import Images, fetch
 
 LONGEST = 72  # bytes of the folder in which workers make sockets, whose paths may have 108
 LARGEST = 1024  # pixels along a side, at most, of an image that is left to the device; it bounds the memory of a block

@@ -14,7 +14,8 @@ from typing import BinaryIO
 from PIL.Image import Image, Resampling
 
 from fastmoco.checkpoint import write
-from fastmoco.images import Images, fetch, load, look, why
+from fastmoco.decode import load, look, why
+from fastmoco.images import Images, fetch
 
 AHEAD = 4  # images for each thread that are made before their turn
 MIB = 2**20
