@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from fastmoco.bench.clock import finish
 from fastmoco.bench.record import circumstances, save
-from fastmoco.command import compose
+from fastmoco.compose import compose
 from fastmoco.data import find
 from fastmoco.loader import Batch
 from fastmoco.run import Run, settle

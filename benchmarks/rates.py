@@ -29,7 +29,7 @@ from torch.nn.modules._functions import SyncBatchNorm as Together
 from fastmoco.bench.clock import compete, enter
 from fastmoco.bench.profile import stages
 from fastmoco.bench.record import circumstances, save
-from fastmoco.command import compose
+from fastmoco.compose import compose
 from fastmoco.engine import Engine, Gear
 from fastmoco.learner import Learner
 from fastmoco.norm import BatchNorm

@@ -32,7 +32,7 @@ ARROW = [
     {"recipe", "health", "data"},
     {"methods", "learner", "notation", "augment", "crop", "transfer", "alike"},
     {"recipes", "cost", "draws", "album", "descent", "thrift"},
-    {"cuts", "engine", "commentary"},
+    {"cuts", "engine", "commentary", "compose"},
     {"nvjpeg"},
     {"report", "loader", "plots"},
     {"evaluate", "results"},

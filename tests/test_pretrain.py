@@ -16,7 +16,7 @@ from PIL import Image
 import fastmoco
 from fastmoco import encoder, loader, memory, run, train
 from fastmoco.album import Unreadable
-from fastmoco.command import compose, flat
+from fastmoco.compose import compose, flat
 from fastmoco.images import Pixels
 from fastmoco.learner import Learner
 from fastmoco.notation import read

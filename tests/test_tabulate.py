@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from invented import finding, seeds
 
-from fastmoco.command import compose
+from fastmoco.compose import compose
 from fastmoco.recipes import find
 from fastmoco.tabulate import filled, report, tables
 from fastmoco.transfer import carry

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import tyro
 
 from fastmoco import __version__, assess, compare, speed
-from fastmoco.command import Settings, flat, pretrain, start, title
+from fastmoco.command import pretrain
+from fastmoco.compose import Settings, flat, start, title
 from fastmoco.demo import demo
 from fastmoco.embedding import embed
 from fastmoco.ending import ended

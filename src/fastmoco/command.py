@@ -1,13 +1,13 @@
 """One call turns images into an encoder: the command `fastmoco pretrain`, and `fastmoco.pretrain` in Python."""
 
 import re
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from fastmoco.compose import Settings, compose, flat, start, title
 from fastmoco.flags import Data, Flag, Int, Str, Switch
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ USUAL = {
     "imagenette": "pocket/imagenette",
 }
 OTHERS = "pocket/photos"
-MOST_EPOCHS = 1_000_000
 
-# In Python a list of words, or values by name; on the command line several at once, and the flag several times.
-Settings = Annotated[
-    Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...], ...],
-    tyro.conf.UseAppendAction,
-    tyro.conf.arg(constructor=tuple[tuple[str, ...], ...], metavar="NAME=VALUE ..."),
-]
 # In Python also a Recipe, or a Row; both are made of torch, which is imported late.
 Named = Annotated[str | object, tyro.conf.arg(constructor=str, metavar="STR", help_behavior_hint="")]
 
@@ -228,95 +221,6 @@ def _named(recipe: object) -> "str | Row":
     if not isinstance(recipe, Recipe | Row):
         raise ValueError(f"recipe={recipe!r}: give the name of a row, file.py:name, or a Recipe")
     return Row(recipe) if isinstance(recipe, Recipe) else recipe
-
-
-def start(row: "str | Row", base: str = "") -> "Recipe":
-    """The recipe of a row, or its method in the setting of a base."""
-    from fastmoco.recipes import find
-    from fastmoco.transfer import carry
-
-    recipe = (find(row) if isinstance(row, str) else row).recipe
-    if not base:
-        return recipe
-    setting = find_base(base)
-    try:
-        return carry(recipe, setting)
-    except ValueError as error:
-        raise ValueError(f"{title(row, base)}: {error}") from None
-
-
-def find_base(name: str) -> "Recipe":
-    """The recipe of a base, which may be any row; those of pocket are made for it."""
-    from fastmoco.recipes import find
-
-    try:
-        return find(name, "pocket").recipe
-    except ValueError as error:
-        raise ValueError(f"--recipe-base: {error}") from None
-
-
-def title(row: "str | Row", base: str = "") -> str:
-    """What a recipe is called."""
-    named = row if isinstance(row, str) else "recipe"
-    return f"{named} in {base}" if base else named
-
-
-def compose(
-    row: "str | Row",
-    settings: Sequence[str],
-    epochs: int | None,
-    batch: int | None,
-    encoder: str,
-    size: int | None,
-    base: str = "",
-) -> "Recipe":
-    """The recipe that a row, a base and the flags mean.
-
-    A batch brings its learning rate and, on a base, its support set; few epochs bring a short warm-up; unless set.
-    """
-    from fastmoco.notation import override
-    from fastmoco.optim import shorten
-    from fastmoco.transfer import supported
-
-    recipe = start(row, base)
-    named = {setting.partition("=")[0].strip() for setting in settings}
-    flag_of = {"epochs": epochs, "batch": batch, "encoder": encoder or None, "views.*.size": size}
-    twice = [name for name, value in flag_of.items() if value is not None and name in named]
-    if twice:
-        raise ValueError(f"{twice[0]} is given by a flag and by --set; give one of them")
-    for name, value in (("epochs", epochs), ("batch", batch), ("size", size)):
-        if value is not None and type(value) is not int:
-            raise ValueError(f"{name}={value!r}: use a whole number")
-    if epochs is not None and not 1 <= epochs <= MOST_EPOCHS:
-        raise ValueError(f"--epochs {epochs}: use 1 to {MOST_EPOCHS:,}")
-    flags = [
-        f"{name}={value}" for name, value in (("epochs", epochs), ("encoder", encoder or None)) if value is not None
-    ]
-    if epochs is not None and "schedule.warmup" not in named:
-        flags.append(f"schedule.warmup={shorten(recipe.schedule, epochs, recipe.epochs).warmup!r}")
-    if batch is not None:
-        flags += [f"batch={batch}", f"optim.lr={recipe.optim.lr * batch / recipe.batch!r}"]
-    if size is not None:
-        sizes = sorted({view.size for view in recipe.views})
-        if len(sizes) > 1:
-            where = title(row, base)
-            raise ValueError(f"--size {size}: {where} has views of {sizes} px; use --set views.0.size={size} and so on")
-        flags.append(f"views.*.size={size}")
-    try:
-        made = override(recipe, [*flags, *settings])
-        return supported(made) if base and "support" not in named else made
-    except ValueError as error:
-        raise ValueError(f"{title(row, base)}: {error}") from None
-
-
-def flat(settings: Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...], ...]) -> list[str]:
-    """Settings one by one, however they were grouped."""
-    if isinstance(settings, Mapping):
-        return [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in settings.items()]
-    settings = (settings,) if isinstance(settings, str) else settings
-    if () in settings:  # a flag with nothing after it
-        raise ValueError("--set: give NAME=VALUE after it, such as optim.lr=0.15")
-    return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
 
 
 def word(text: str) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from fastmoco.command import USUAL, Settings, compose, flat
+from fastmoco.command import USUAL
+from fastmoco.compose import Settings, compose, flat
 from fastmoco.flags import Data, Flag, Int, Str, Switch
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from fastmoco.command import USUAL, Settings, find_base, flat, start, word
+from fastmoco.command import USUAL, word
+from fastmoco.compose import Settings, find_base, flat, start
 from fastmoco.flags import Flag, Float, Int, Str, Switch
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fastmoco.command import Settings, compose, find_base, flat
+from fastmoco.compose import Settings, compose, find_base, flat
 from fastmoco.flags import Int, Str
 from fastmoco.trials.job import FINDINGS
 

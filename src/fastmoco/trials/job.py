@@ -58,7 +58,7 @@ class Entry:
         return self.row if self.epochs is None else f"{self.row}, {length(self.epochs)}"
 
     def recipe(self) -> "Recipe":
-        from fastmoco.command import compose
+        from fastmoco.compose import compose
 
         return compose(self.row, self.settings, self.epochs, self.batch, "", None, self.base)
 

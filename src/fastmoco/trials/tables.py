@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fastmoco import command
+from fastmoco import compose
 from fastmoco.alike import plain
 from fastmoco.documents import Table
 from fastmoco.kinds import brief
@@ -135,18 +135,18 @@ def _unchanged(findings: Iterable[Finding]) -> dict[str, Recipe]:
     builtin = rows()
     found: dict[str, Recipe] = {}
     for each in findings:
-        name = command.title(each.row, each.base)
+        name = compose.title(each.row, each.base)
         if name not in found:
             found[name] = each.recipe
             if {each.row, each.base or each.row} <= builtin.keys():
                 with contextlib.suppress(ValueError):  # a base that could carry it once, and now cannot
-                    found[name] = command.start(each.row, each.base)
+                    found[name] = compose.start(each.row, each.base)
     return found
 
 
 def _title(finding: Finding, unchanged: Mapping[str, Recipe]) -> str:
     """The row of a training, and in what its recipe differs from it beside epochs and what they bring."""
-    name = command.title(finding.row, finding.base)
+    name = compose.title(finding.row, finding.base)
     usual, epochs = unchanged[name], finding.recipe.epochs
     row = replace(usual, epochs=epochs, schedule=shorten(usual.schedule, epochs, usual.epochs))
     changes = (f"{path}={brief(here)}" for path, _, here in apart(row, finding.recipe))
