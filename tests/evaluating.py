@@ -11,7 +11,7 @@ from fastmoco import cli
 from fastmoco.data import find
 from fastmoco.distributed import agree, gather, leads, rank
 from fastmoco.ending import parted
-from fastmoco.evaluate import features, gain, linear, subject
+from fastmoco.evaluate import gain, gallery, linear, subject
 from fastmoco.evaluate.judge import Judge
 from fastmoco.evaluate.progress import Progress
 from fastmoco.meeting import joined
@@ -45,7 +45,7 @@ def evaluate(images, run, folder, words, out="results.json"):
 
 def evaluate_all(images, run, folder, patch=setattr):
     """In the folder are then the results, and what each classifier has learnt."""
-    patch(features, "BLOCK", 64)
+    patch(gallery, "BLOCK", 64)
     patch(gain, "trials", partial(gain.trials, percents=(20.0,)))
     learnt = {}
     for module in (subject, linear):

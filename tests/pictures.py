@@ -10,7 +10,7 @@ from PIL import Image
 import fastmoco
 from fastmoco import encoder
 from fastmoco.data import find
-from fastmoco.evaluate.features import Frame, Gallery
+from fastmoco.evaluate.gallery import Frame, Gallery
 from fastmoco.evaluate.subject import Subject
 
 # timm's smallest ResNet on 16-px views: a step takes a few hundredths of a second.

@@ -13,7 +13,7 @@ import torch
 from evaluating import AFTER, COMMANDS, STOPPED
 from pictures import paint, pretrain_a_little
 
-from fastmoco.evaluate import features, fit
+from fastmoco.evaluate import fit, gallery
 
 ROOT = Path(__file__).parent.parent
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -147,7 +147,7 @@ def test_one_rank_speaks_and_writes(one, two):
 
 def test_a_fit_that_two_have_begun_one_goes_on_with(images, run, one, two, monkeypatch):
     monkeypatch.setenv("FASTMOCO_DATA", str(two / "store"))
-    monkeypatch.setattr(features, "BLOCK", 64)
+    monkeypatch.setattr(gallery, "BLOCK", 64)
     assert not (two / "stopped.json").exists()
     (kept,) = (two / "store" / "unfinished").iterdir()
     begun, resume = [], fit._resume

@@ -47,7 +47,8 @@ ARROW = [
 ]
 INSIDE = [  # evaluate/
     {"scores", "progress"},
-    {"features"},
+    {"gallery"},
+    {"features", "recalibration"},
     {"feeds"},
     {"fit"},
     {"subject", "probe"},

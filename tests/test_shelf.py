@@ -10,7 +10,7 @@ from pictures import paint
 from fastmoco import album
 from fastmoco.album import collect
 from fastmoco.data import find
-from fastmoco.evaluate.features import Frame
+from fastmoco.evaluate.gallery import Frame
 from fastmoco.images import Part, Pixels
 from fastmoco.shelf import SHELF
 

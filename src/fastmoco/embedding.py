@@ -30,7 +30,8 @@ def embed(
     """
     from fastmoco import data as sets
     from fastmoco.distributed import first_per_machine, leads, tell, together
-    from fastmoco.evaluate.features import Gallery, embedded
+    from fastmoco.evaluate.features import embedded
+    from fastmoco.evaluate.gallery import Gallery
     from fastmoco.images import fingerprint
 
     path = Path(out)

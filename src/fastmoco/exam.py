@@ -14,7 +14,7 @@ from fastmoco.spread import alike, say
 if TYPE_CHECKING:
     import torch
 
-    from fastmoco.evaluate.features import Frame
+    from fastmoco.evaluate.gallery import Frame
     from fastmoco.evaluate.subject import Subject
     from fastmoco.images import Images
     from fastmoco.pretrained import Pretrained
@@ -79,7 +79,7 @@ def prepare(weights: str, data: str, out: str, terms: Terms, labels: str | None 
     """Find everything that an evaluation needs, and refuse what cannot work, before anything is computed."""
     from fastmoco import data as sets
     from fastmoco.distributed import first_per_machine, leads, together
-    from fastmoco.evaluate.features import Gallery
+    from fastmoco.evaluate.gallery import Gallery
     from fastmoco.evaluate.subject import Subject
     from fastmoco.images import fingerprint
     from fastmoco.parts import split, take
@@ -122,7 +122,7 @@ class Sight:
         return f"{self.found.words}, at {self.frame.size} px on {place}"
 
     def recalibrate(self, images: "Images") -> None:
-        from fastmoco.evaluate.features import recalibrate
+        from fastmoco.evaluate.recalibration import recalibrate
 
         recalibrate(self.found.encoder, images, self.frame, self.device, self.workers)
 
@@ -134,7 +134,7 @@ def see(weights: str, terms: Terms) -> Sight:
     from fastmoco import run
     from fastmoco.album import shown
     from fastmoco.distributed import first_per_machine, together
-    from fastmoco.evaluate.features import Frame
+    from fastmoco.evaluate.gallery import Frame
     from fastmoco.weights import digest
 
     with together(), first_per_machine():

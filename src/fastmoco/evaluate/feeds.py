@@ -11,7 +11,8 @@ from torch import Tensor
 from fastmoco.distributed import concatenate, rank, world
 from fastmoco.draws import Draws
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import Features, labels_of
+from fastmoco.evaluate.features import Features
+from fastmoco.evaluate.gallery import labels_of
 from fastmoco.images import Images
 from fastmoco.loader import choose
 from fastmoco.randomness import key

@@ -10,7 +10,8 @@ from torch import Tensor
 from fastmoco.album import collect
 from fastmoco.distributed import share, world
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import BLOCK, ROOM, Frame, embed, labels_of, pooled
+from fastmoco.evaluate.features import embed, pooled
+from fastmoco.evaluate.gallery import BLOCK, ROOM, Frame, labels_of
 from fastmoco.evaluate.knn import vote
 from fastmoco.evaluate.probe import probe
 from fastmoco.evaluate.scores import top1

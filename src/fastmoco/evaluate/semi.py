@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 
 from fastmoco.distributed import tell
-from fastmoco.evaluate.features import Gallery
 from fastmoco.evaluate.fit import Classifier, Course
+from fastmoco.evaluate.gallery import Gallery
 from fastmoco.evaluate.scores import top1, tops
 from fastmoco.evaluate.subject import Answers, Subject
 from fastmoco.images import Part

@@ -11,9 +11,10 @@ from torch import Tensor
 from fastmoco.distributed import rank, world
 from fastmoco.draws import Draws
 from fastmoco.encoder import Encoder
-from fastmoco.evaluate.features import Features, Frame, Gallery, embedded, extract, finite, pooled
+from fastmoco.evaluate.features import Features, embedded, extract, finite, pooled
 from fastmoco.evaluate.feeds import Encoded, Pictures
 from fastmoco.evaluate.fit import Classifier, Course, draws, fit
+from fastmoco.evaluate.gallery import Frame, Gallery
 from fastmoco.images import Images
 from fastmoco.weights import digest
 
