@@ -26,7 +26,8 @@ from fastmoco.bench.record import circumstances, save
 from fastmoco.compose import compose
 from fastmoco.data import find
 from fastmoco.loader import Batch
-from fastmoco.run import Run, settle
+from fastmoco.machine import settle
+from fastmoco.run import Run
 from fastmoco.train import Training
 
 NAMES = ("plain", "group of one")

@@ -33,9 +33,9 @@ from fastmoco.bench.clock import compete, enter
 from fastmoco.bench.record import circumstances, save
 from fastmoco.bench.step import working
 from fastmoco.engine import Gear
+from fastmoco.machine import records_steps, settle
 from fastmoco.methods import both, encode, fast_moco
 from fastmoco.recipe import Recipe
-from fastmoco.run import records_steps, settle
 from fastmoco.steps import Combine, Divide, Encode, Predict, Project
 
 # In the order of measuring: those without which no curve can be drawn come first, what may not fit comes last.

@@ -32,9 +32,9 @@ from fastmoco.bench.record import circumstances, save
 from fastmoco.compose import compose
 from fastmoco.engine import Engine, Gear
 from fastmoco.learner import Learner
+from fastmoco.machine import settle
 from fastmoco.norm import BatchNorm
 from fastmoco.recipe import Recipe
-from fastmoco.run import settle
 
 BATCHES = (256, 64, 512, 128, 32, 16)  # those without which no curve can be drawn come first
 WARM, ROUNDS = 6, 3  # steps before the clock starts, after the first; rounds, of which the median counts

@@ -34,7 +34,7 @@ ARROW = [
     {"recipes", "cost", "draws", "album", "descent", "thrift"},
     {"cuts", "engine", "commentary", "compose"},
     {"nvjpeg"},
-    {"report", "loader", "plots"},
+    {"report", "loader", "plots", "machine"},
     {"evaluate", "results"},
     {"run"},
     {"train", "memory", "pretrained", "packing"},

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fastmoco import methods, run
+from fastmoco import machine, methods
+from fastmoco.machine import records_steps
 from fastmoco.recipes import find
-from fastmoco.run import Run, records_steps
+from fastmoco.run import Run
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 MONTAGE = find("table4a/montage_encode_divide_combine").recipe
@@ -22,7 +23,7 @@ def test_auto_records_wherever_it_can(monkeypatch):
     assert not records_steps("auto", methods.fast_moco, GPU, thrifty=True)
     assert not records_steps("auto", MONTAGE, GPU, thrifty=False)
     assert not records_steps("auto", TIMM, GPU, thrifty=False)
-    monkeypatch.setattr(run, "grouped", lambda: True)
+    monkeypatch.setattr(machine, "grouped", lambda: True)
     assert not records_steps("auto", methods.fast_moco, GPU, thrifty=False)
 
 
@@ -39,7 +40,7 @@ def test_auto_records_wherever_it_can(monkeypatch):
 def test_what_cannot_be_recorded_is_refused_in_a_line_with_the_reason(
     recipe, device, thrifty, ranks, reason, monkeypatch
 ):
-    monkeypatch.setattr(run, "grouped", lambda: ranks > 1)
+    monkeypatch.setattr(machine, "grouped", lambda: ranks > 1)
     with pytest.raises(ValueError, match=rf"^--graph on: .*{reason}.*; use --graph off$"):
         records_steps("on", recipe, device, thrifty)
     assert not records_steps("off", recipe, device, thrifty)

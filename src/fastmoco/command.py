@@ -95,6 +95,7 @@ def pretrain(
     from fastmoco import run as runs
     from fastmoco.distributed import first_per_machine, same, together, world
     from fastmoco.launch import check, launch
+    from fastmoco.machine import records_steps, settle
     from fastmoco.meeting import joined
 
     data, out = str(data), str(out)  # in Python, paths are welcome too
@@ -114,7 +115,7 @@ def pretrain(
         with together():
             made = compose(row, flat(set), epochs, batch, encoder, size, recipe_base)
             runs.refuse_uneven_batch(made.batch, world())
-            chosen, bf16, compiled, readers = runs.settle(device, precision, compile, workers)
+            chosen, bf16, compiled, readers = settle(device, precision, compile, workers)
             run = runs.Run(
                 device=chosen,
                 bf16=bf16,
@@ -127,7 +128,7 @@ def pretrain(
                 keep_every=keep_every,
                 knn_every=knn_every,
                 world=world(),
-                graph=runs.records_steps(graph, made, chosen, thrifty=bool(recompute or micro)),
+                graph=records_steps(graph, made, chosen, thrifty=bool(recompute or micro)),
                 recompute=recompute,
                 micro=micro,
                 decode=decode,

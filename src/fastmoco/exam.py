@@ -131,15 +131,16 @@ def see(weights: str, terms: Terms) -> Sight:
     """The encoder that a user means, ready to be shown images of a size that it can take."""
     import torch
 
-    from fastmoco import run
     from fastmoco.album import shown
     from fastmoco.distributed import first_per_machine, together
     from fastmoco.evaluate.gallery import Frame
+    from fastmoco.machine import settle
+    from fastmoco.run import check
     from fastmoco.weights import digest
 
     with together(), first_per_machine():
-        run.check(terms.seed, terms.workers or 0)
-        device, bf16, _, workers = run.settle(terms.device, terms.precision, "off", terms.workers)
+        check(terms.seed, terms.workers or 0)
+        device, bf16, _, workers = settle(terms.device, terms.precision, "off", terms.workers)
         found = _find(weights, terms)
         size = found.size if terms.size is None else terms.size
         part = shown(size) if terms.crop is None else terms.crop
@@ -195,7 +196,7 @@ def conclude(exam: Exam, name: str, settings: str, answers: Iterable[tuple[str, 
 
 
 def _add(exam: Exam, name: str, settings: str, found: dict[str, float]) -> dict[str, float]:
-    from fastmoco import results, run
+    from fastmoco import machine, results
     from fastmoco.distributed import world
     from fastmoco.journal import clock
     from fastmoco.weights import digest
@@ -219,7 +220,7 @@ def _add(exam: Exam, name: str, settings: str, found: dict[str, float]) -> dict[
         "size": subject.frame.size,
         "crop": subject.frame.part,
         "seed": terms.seed,
-        "device": run.name(subject.device),
+        "device": machine.name(subject.device),
         "processes": world(),
         "precision": "bf16" if subject.bf16 else "float32",
         "seconds": round(seconds, 1),

@@ -38,8 +38,8 @@ def pack(
     """
     from fastmoco import data as sets
     from fastmoco.evaluate.progress import Progress
+    from fastmoco.machine import cores
     from fastmoco.packing import occupy
-    from fastmoco.run import cores
 
     _refuse(str(out), size, quality, shard_mib, workers)
     path, source = Path(out).expanduser(), sets.find(str(data), download)

@@ -2,22 +2,19 @@
 
 import contextlib
 import json
-import os
 import platform
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 
-from fastmoco import __version__
+from fastmoco import __version__, machine
 from fastmoco.checkpoint import write
-from fastmoco.distributed import grouped, launched, local_rank, local_world, world
-from fastmoco.engine import Gear, recordable
-from fastmoco.flags import Switch
+from fastmoco.engine import Gear
 from fastmoco.kinds import fit, hints
 from fastmoco.loader import Decode, Way
 from fastmoco.lock import alone, refuse_others
@@ -25,8 +22,6 @@ from fastmoco.notation import differences, read
 from fastmoco.recipe import Recipe
 
 SAME = ("seed", "images")  # of a run that goes on; its data may have moved
-
-Precision = Literal["auto", "bf16", "float32"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class Run:
         compiled = ", compiled" if self.compile else ""
         ranks = f"{self.world} x " if self.world > 1 else ""
         recorded = ", recorded" if self.graph else ""
-        return f"{ranks}{name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}{recorded}"
+        return f"{ranks}{machine.name(self.device)}, {'bfloat16' if self.bf16 else 'float32'}{compiled}{recorded}"
 
 
 def check(seed: int, workers: int, flag: str = "--seed") -> None:
@@ -87,82 +82,6 @@ def check(seed: int, workers: int, flag: str = "--seed") -> None:
         raise ValueError(f"--workers {workers}: use 0 or more")
     if not 0 <= seed < 2**63:
         raise ValueError(f"{flag} {seed}: use a whole number from 0 to 2**63 - 1")
-
-
-def settle(
-    device: str, precision: Precision, compile: Switch, workers: int | None
-) -> tuple[torch.device, bool, bool, int]:
-    """What "auto" means on this machine: the device, whether bfloat16, whether to compile, how many workers.
-
-    Of several processes on a machine each takes its own GPU, and its part of the cores.
-    """
-    for name, given, known in (("precision", precision, Precision), ("compile", compile, Switch)):
-        if given not in get_args(known):
-            raise ValueError(f"--{name} {given}: use {', '.join(get_args(known))}")
-    try:
-        chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        if chosen.type == "cuda" and launched() and torch.cuda.is_available():
-            chosen = _own(device)
-        if chosen.type == "cuda" and chosen.index is not None:
-            torch.cuda.set_device(chosen)  # or what asks for no device in particular, such as a stream, gets the first
-        torch.zeros(1, device=chosen).item()  # a device that is not there, or holds no numbers, cannot do this
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(absent(device)) from None
-    cuda = chosen.type == "cuda"
-    if precision == "bf16" and not cuda:
-        raise ValueError(f"--precision bf16 needs a GPU; on {chosen} use float32")
-    # Older cards only pretend to have bfloat16, and are slower with it.
-    able = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-    usual = min(max(1, cores() // local_world()), 16 if cuda else 2)
-    return (
-        chosen,
-        able if precision == "auto" else precision == "bf16",
-        cuda if compile == "auto" else compile == "on",
-        usual if workers is None else workers,
-    )
-
-
-def absent(device: str) -> str:
-    """The line for a device that is not there."""
-    return f"--device {device}: not on this machine; use auto, cpu, or a GPU that is there"
-
-
-def cores() -> int:
-    """Of this machine, those that we may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
-def records_steps(graph: Switch, recipe: Recipe, device: torch.device, thrifty: bool) -> bool:
-    """Whether a GPU is to record a step: wherever it can, unless told otherwise."""
-    if graph not in get_args(Switch):
-        raise ValueError(f"--graph {graph}: use {', '.join(get_args(Switch))}")
-    against = {
-        f"it needs a GPU, and this is {device}": device.type != "cuda",
-        "it is for one process": grouped(),
-        "--recompute and --micro do not go with it": thrifty,
-        "this recipe draws on the way, has an encoder of timm, or has parts of your own": not recordable(recipe),
-    }
-    reason = next((reason for reason, holds in against.items() if holds), None)
-    if graph == "on" and reason is not None:
-        raise ValueError(f"--graph on: {reason}; use --graph off")
-    return graph != "off" and reason is None
-
-
-def _own(device: str) -> torch.device:
-    """The GPU of this process."""
-    if ":" in device and world() > 1:
-        raise ValueError(f"--device {device}: {world()} processes would share it; use cuda, and each takes its own")
-    there = torch.cuda.device_count()
-    if local_rank() >= there:
-        raise ValueError(
-            f"{local_world()} processes on a machine with {there} GPUs; start {there}, or use --device cpu"
-        )
-    own = torch.device("cuda", local_rank())
-    torch.cuda.set_device(own)
-    return own
 
 
 def refuse_large_batch(batch: int, images: int) -> None:
@@ -198,7 +117,7 @@ def occupy(path: Path, recipe: Recipe, run: Run, about: Mapping[str, object]) ->
     room(path, "--out")
     with alone(path, f"another process is training in {path}; wait, or give another --out"):
         if new:
-            known = {**asdict(run), **about, "device": name(run.device)}
+            known = {**asdict(run), **about, "device": machine.name(run.device)}
             versions = {"fastmoco": __version__, "torch": torch.__version__, "python": platform.python_version()}
             text = json.dumps({**known, **versions, "started": time.strftime("%Y-%m-%d %H:%M:%S%z")}, indent=2)
             write(path / "run.json", lambda file: file.write(f"{text}\n".encode()))
@@ -277,7 +196,3 @@ def _differences(path: Path, recipe: Recipe) -> list[str]:
     except ValueError:
         lines = [line.strip().rstrip(",") for line in spell(recipe).splitlines() if line not in there.splitlines()]
         return [f"{line[:80]} here" for line in lines]
-
-
-def name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

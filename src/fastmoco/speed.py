@@ -99,7 +99,7 @@ def augment(
         compile: use torch.compile for ours; auto is on with a GPU.
     """
     from fastmoco.bench import augment as bench
-    from fastmoco.run import settle
+    from fastmoco.machine import settle
 
     _refuse(out, seconds, {"size": size, "batch": batch})
     if size < SMALLEST:
@@ -128,7 +128,7 @@ def loader(
         workers: how many read images; by default as many as there are cores, and two without a GPU.
     """
     from fastmoco.bench import loader as bench
-    from fastmoco.run import settle
+    from fastmoco.machine import settle
 
     _refuse(out, seconds, {"size": size, "batch": batch})
     chosen, _, _, readers = settle(device, "auto", "off", workers)
@@ -187,7 +187,7 @@ def evaluate(
         epochs: epochs of the linear classifier.
     """
     from fastmoco.bench import evaluate as bench
-    from fastmoco.run import settle
+    from fastmoco.machine import settle
 
     _refuse(out, 1.0, {})
     chosen, *_ = settle(device, "auto", "off", None)
@@ -199,7 +199,8 @@ def evaluate(
 
 def _settle(setup: Setup, data: str = "", workers: int | None = None) -> "tuple[str, Recipe, Run]":
     """The row, the recipe and the run that flags mean, as `fastmoco pretrain` would have them."""
-    from fastmoco.run import Run, records_steps, settle
+    from fastmoco.machine import records_steps, settle
+    from fastmoco.run import Run
 
     device, bf16, compiled, readers = settle(setup.device, setup.precision, setup.compile, workers)
     row = setup.recipe or USUAL.get(data) or ("pocket/photos" if device.type == "cuda" else "pocket/shapes")

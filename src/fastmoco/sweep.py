@@ -86,8 +86,8 @@ def sweep(
     from fastmoco import data as sets
     from fastmoco.bench.record import commit_here
     from fastmoco.images import fingerprint, glance
+    from fastmoco.machine import cores
     from fastmoco.parts import split
-    from fastmoco.run import cores
 
     refuse_flags(what, seeds, jobs, beside, minutes, knn_every)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores

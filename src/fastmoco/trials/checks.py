@@ -31,9 +31,10 @@ def refuse_means(means: Means, first_seed: int) -> None:
     """A device that is not there. A GPU that is there is left to the trainings: this process does not need it."""
     import torch
 
-    from fastmoco import run
+    from fastmoco.machine import absent, settle
+    from fastmoco.run import check
 
-    run.check(first_seed, means.workers or 0, "--first-seed")
+    check(first_seed, means.workers or 0, "--first-seed")
     if means.device != "auto" or not torch.cuda.is_available():
         try:
             wanted = torch.device("cpu" if means.device == "auto" else means.device)
@@ -41,9 +42,9 @@ def refuse_means(means: Means, first_seed: int) -> None:
             wanted = None
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if wanted is None or (wanted.type == "cuda" and (wanted.index or 0) >= there):
-            raise ValueError(run.absent(means.device))
+            raise ValueError(absent(means.device))
         if wanted.type != "cuda":
-            run.settle(means.device, means.precision, means.compile, means.workers)
+            settle(means.device, means.precision, means.compile, means.workers)
 
 
 def refuse_own_parts(recipes: "Mapping[Entry, Recipe]") -> None:

@@ -71,11 +71,11 @@ def _logged(folder: Path) -> int:
 
 def _sign(sweep: Sweep, folder: Path) -> None:
     """Leave word of the process that is about to train: another may go on, and yet another evaluate."""
-    from fastmoco import run
     from fastmoco.bench.record import circumstances
+    from fastmoco.machine import settle
 
     means = sweep.means
-    device, *_ = run.settle(means.device, means.precision, means.compile, means.workers)
+    device, *_ = settle(means.device, means.precision, means.compile, means.workers)
     known = {**circumstances(device, sweep.commit), "command": sweep.command, "jobs": sweep.jobs}
     begun = (folder / "recipe.py").exists()  # or someone has removed it, and this is another training
     with (corner(folder) / TRAINED).open("a" if begun else "w") as file:
