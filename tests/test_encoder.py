@@ -93,6 +93,14 @@ def test_the_width_of_any_timm_model_is_that_of_its_embedding(name, width):
     assert meta(f"timm/{name}").width == width
 
 
+def test_the_weights_of_a_seed_are_the_same_whatever_was_built_before():
+    built = []
+    for _ in range(2):  # the first time, what it makes of an image is found out
+        torch.manual_seed(0)
+        built.append(encoder.build("timm/mobilenetv3_small_075"))
+    assert all(map(torch.equal, built[0].state_dict().values(), built[1].state_dict().values()))
+
+
 @pytest.mark.parametrize("name", ["volo_d1_224", "mobilenetv3_small_050"])
 def test_an_embedding_is_what_timm_makes_of_an_image_where_it_has_no_classifier(name):
     torch.manual_seed(0)

@@ -1,8 +1,8 @@
 """Encoders by name: torchvision ResNets cut into stages, and any timm model as `timm/NAME`."""
 
-import copy
 import inspect
 import warnings
+from functools import cache
 from textwrap import shorten
 from typing import Any
 
@@ -80,15 +80,10 @@ class Timm(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        import timm
-
         self.name = name
-        with warnings.catch_warnings():  # about a head of no classes, which is refused below
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors", UserWarning)
-            self.net = timm.create_model(name, num_classes=0, **timm_options(name))
+        self.net = _make(name)
         # timm has no one word for the width of an embedding, so one is made.
-        channels, height, width = self.net.pretrained_cfg["input_size"]
-        self.width: int = self._try(channels, height, width).shape[1]
+        self.width: int = _width(name, *self.net.pretrained_cfg["input_size"])
 
     def forward(
         self, x: Float[Tensor, "b c height width"], start: int = IMAGE, stop: int = EMBEDDING
@@ -100,29 +95,42 @@ class Timm(nn.Module):
     def admit(self, height: int, width: int) -> None:
         """Refuse an image of a size that the model cannot take."""
         try:
-            self._try(3, height, width)
+            _width(self.name, 3, height, width)
         except ValueError as error:
             own = self.net.pretrained_cfg["input_size"][-1]
             whole = f"whole images of --size {own} fit it, as rows without patches take, such as pocket/photos_mocov3"
             raise ValueError(f"{error}; {whole}") from None
 
-    def _try(self, channels: int, height: int, width: int) -> Tensor:
-        """An embedding without values: nothing is computed."""
-        trial = copy.deepcopy(self).to("meta").eval()
-        try:
-            embedding: Tensor = trial(torch.empty(1, channels, height, width, device="meta"))
-        except Exception as error:  # a model can fail in any way on an image that it was not made for
-            reason = shorten(str(error).rstrip("."), 160, placeholder=" ...") or type(error).__name__
-            raise ValueError(f"encoder timm/{self.name} cannot take {height}x{width} images: {reason}") from None
-        if embedding.dim() != 2 or not embedding.numel():  # the head of some makes nothing, if it has no classes
-            made = f"makes {tuple(embedding.shape)} of an image, not one embedding"
-            raise ValueError(f"encoder timm/{self.name} {made}; take another")
-        return embedding
+
+@cache
+def _width(name: str, channels: int, height: int, width: int) -> int:
+    """How many numbers a timm model makes of an image of this size, whatever its weights are: nothing is computed."""
+    with torch.device("meta"):
+        trial = _make(name).eval()
+    try:
+        embedding: Tensor = trial(torch.empty(1, channels, height, width, device="meta"))
+    except Exception as error:  # a model can fail in any way on an image that it was not made for
+        reason = shorten(str(error).rstrip("."), 160, placeholder=" ...") or type(error).__name__
+        raise ValueError(f"encoder timm/{name} cannot take {height}x{width} images: {reason}") from None
+    if embedding.dim() != 2 or not embedding.numel():  # the head of some makes nothing, if it has no classes
+        made = f"makes {tuple(embedding.shape)} of an image, not one embedding"
+        raise ValueError(f"encoder timm/{name} {made}; take another")
+    return embedding.shape[1]
+
+
+def _make(name: str) -> nn.Module:
+    import timm
+
+    with warnings.catch_warnings():  # about a head of no classes, which is refused
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors", UserWarning)
+        made: nn.Module = timm.create_model(name, num_classes=0, **timm_options(name))
+    return made
 
 
 Encoder = ResNet | Timm
 
 
+@cache
 def timm_options(name: str) -> dict[str, Any]:
     """What timm must be told so that a ViT takes patches smaller than its native images, and resamples positions."""
     import timm
