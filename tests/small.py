@@ -1,17 +1,20 @@
 """Rows at a size that a CPU steps in a fraction of a second; everything that makes the method is left as it is."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from fastmoco import methods
 from fastmoco.branch import Branch
 from fastmoco.heads import MLP
-from fastmoco.recipe import Recipe
+from fastmoco.recipe import Recipe, Row
 from fastmoco.samples import Samples
 
 SIZES = {224: 32, 225: 48, 158: 24, 128: 32, 112: 16, 96: 16}
 BATCH = 4
+TRAINED = ("optim", "schedule", "clip", "epochs", "batch", "evaluation")  # fields that a learner does not know
 
 
 def shrink(recipe: Recipe) -> Recipe:
@@ -25,6 +28,15 @@ def shrink(recipe: Recipe) -> Recipe:
         support=min(recipe.support, 64),
         batch=BATCH,
     )
+
+
+def alike(rows: Mapping[str, Row]) -> dict[str, list[str]]:
+    """The names of rows whose learners are the same, by the first of them: they differ in how they are trained."""
+    found: dict[Recipe, list[str]] = {}
+    for name, row in rows.items():
+        plain = {field: getattr(methods.mocov3, field) for field in TRAINED}
+        found.setdefault(replace(row.recipe, **plain), []).append(name)
+    return {names[0]: names for names in found.values()}
 
 
 def _narrow(head: MLP) -> MLP:
