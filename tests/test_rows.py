@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import crops, shrink
+from small import alike, crops, shrink
 
 from fastmoco import methods
 from fastmoco.learner import Learner
@@ -20,6 +20,7 @@ from fastmoco.recipes import find, rows
 from fastmoco.target import Momentum
 
 ROWS = rows()
+ALIKE = alike(ROWS)
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SHAPE = {  # samples and pairs by design: what each way of writing a method makes of an image
     "mocov3": (2, 2),
@@ -140,10 +141,12 @@ def two_steps(name):
     return losses, learner
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ALIKE)
 def test_a_row_takes_its_steps(name):
     losses, learner = two_steps(name)
-    assert losses == pytest.approx(json.loads(GOLDEN.read_text())[name], abs=5e-4)
+    golden = json.loads(GOLDEN.read_text())
+    for row in ALIKE[name]:
+        assert losses == pytest.approx(golden[row], abs=5e-4), row
 
     for parameter, value in learner.online.named_parameters():
         assert value.grad is not None, f"{parameter} got no gradient"
@@ -152,7 +155,6 @@ def test_a_row_takes_its_steps(name):
         assert all(value.grad is None for value in learner.momentum.parameters())
     assert (learner.momentum is not None) == isinstance(learner.recipe.target, Momentum)
 
-    learner(crops(learner.recipe))
     samples, targets = learner.latest
     assert samples.seen == learner.recipe.samples()
     assert targets.seen == learner.recipe.targets()
