@@ -20,9 +20,9 @@ $(VENV)/.installed:
 demo: install
 	$(BIN)/python -m fastmoco demo
 
-# Files side by side, as many as there are cores; a test keeps to one thread.
+# Files side by side, as many as there are cores, in the order of conftest.py; a test keeps to one thread.
 test: install
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 slow: install
 	$(BIN)/python -m pytest -m slow

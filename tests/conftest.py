@@ -10,6 +10,17 @@ torch.set_num_threads(1)
 # A shell lets what it runs in the background ignore Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Files that take a minute or more, in the order in which they begin.
+LONG = [
+    *("test_torchrun.py", "test_kills.py", "test_distributed.py", "test_thrift.py", "test_pretrain.py"),
+    *("test_sweep.py", "test_evaluations_together.py", "test_rows.py", "test_export.py"),
+]
+
+
+def pytest_collection_modifyitems(items):
+    """Long files first: one that began last would leave all cores but one with nothing to do."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 @pytest.fixture(autouse=True)
 def _store(tmp_path, monkeypatch):
