@@ -14,7 +14,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import growth  # noqa: E402
 
-SMALL = ["--encoder", "resnet18", "--batches", "4,8", "--sizes", "32,64", "--patches-size", "36", "--seconds", "0.001"]
+SMALL = ["--encoder", "timm/test_resnet", "--batches", "4,8", "--sizes", "32,64", "--patches-size", "36"]
+SMALL += ["--seconds", "0.001"]
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_record_of_real_steps_is_drawn(run, tmp_path, monkeypatch):
         assert sorted(point["rounds_milliseconds"])[1] == point["milliseconds"]
         assert point["fits"]
         assert "peak_gib" not in point
-    assert (record["encoder"], record["precision"]) == ("resnet18", "float32")
+    assert (record["encoder"], record["precision"]) == ("timm/test_resnet", "float32")
     assert (record["compiled"], record["recorded"], record["commit"]) == (False, False, "abc")
     figure = tmp_path / "growth.png"
     monkeypatch.setattr(sys, "argv", ["growth.py", "--draw", str(figure), str(tmp_path / "growth.json")])
