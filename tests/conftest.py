@@ -1,3 +1,4 @@
+import gc
 import signal
 
 import jaxtyping
@@ -20,6 +21,13 @@ LONG = [
 def pytest_collection_modifyitems(items):
     """Long files first: one that began last would leave all cores but one with nothing to do."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen():
+    """What the files before have imported is not looked through again whenever a benchmark collects what is left."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
