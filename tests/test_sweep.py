@@ -22,7 +22,7 @@ import fastmoco
 from fastmoco import album, assess, cli, meeting, run, train
 from fastmoco.exam import Terms
 from fastmoco.images import fingerprint
-from fastmoco.lock import in_turn
+from fastmoco.lock import alone, in_turn
 from fastmoco.recipes import find
 from fastmoco.sweep import sweep
 from fastmoco.transfer import carry
@@ -649,13 +649,14 @@ def test_a_file_system_without_locks_is_done_without(tmp_path, monkeypatch, numb
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.lockf", refuse)
-    if number == errno.EIO:  # is something else
-        with pytest.raises(OSError, match=os.strerror(number)), in_turn(tmp_path / "all.jsonl"):
-            pass
-    else:
-        with in_turn(tmp_path / "all.jsonl"):
-            (tmp_path / "all.jsonl").touch()
-        assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
+    for lock in (in_turn(tmp_path / "all.jsonl"), alone(tmp_path, "busy")):
+        if number == errno.EIO:  # is something else
+            with pytest.raises(OSError, match=os.strerror(number)), lock:
+                pass
+        else:
+            with lock:
+                (tmp_path / "all.jsonl").touch()
+            assert {path.name for path in tmp_path.iterdir()} <= {"all.jsonl", ".lock"}
 
 
 def test_a_set_of_the_same_names_in_another_size_has_no_record_yet(stub, images, tmp_path, capsys):

@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO
 
 # A link in its place is not followed, where there is a way to say so; what is in the file is left alone.
 OPEN = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
@@ -19,33 +20,20 @@ def alone(path: Path, busy: str) -> Iterator[None]:
     A forked worker does not hold it.
     """
     with os.fdopen(os.open(path / ".lock", OPEN), "w") as file:
-        with contextlib.suppress(ImportError):  # not on Windows
-            import fcntl
-
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(busy) from None
+        try:
+            _lock(file, wait=False)
+        except BlockingIOError:
+            raise ValueError(busy) from None
         yield
 
 
 @contextlib.contextmanager
 def in_turn(path: Path) -> Iterator[None]:
-    """Processes that change one file, each after the other. Nothing is left beside it.
-
-    Where a file system has no locks, as some on networks, they go on without.
-    """
+    """Processes that change one file, each after the other. Nothing is left beside it."""
     place = path.with_name(f".{path.name}.lock")
     while True:
         with os.fdopen(os.open(place, OPEN), "w") as file:
-            with contextlib.suppress(ImportError):  # not on Windows
-                import fcntl
-
-                try:
-                    fcntl.lockf(file, fcntl.LOCK_EX)
-                except OSError as error:
-                    if error.errno not in NO_LOCKS:
-                        raise
+            _lock(file, wait=True)
             if not _is(file.fileno(), place):
                 continue  # the one before has taken it away while this one waited
             try:
@@ -54,6 +42,18 @@ def in_turn(path: Path) -> Iterator[None]:
                 with contextlib.suppress(OSError):  # Windows keeps what is open
                     place.unlink()
             return
+
+
+def _lock(file: IO[str], wait: bool) -> None:
+    """For this process alone. Where a file system has no locks, as some on networks, it goes on without."""
+    with contextlib.suppress(ImportError):  # not on Windows
+        import fcntl
+
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
 
 
 def _is(descriptor: int, path: Path) -> bool:
