@@ -2,14 +2,17 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
 import fastmoco
+from fastmoco import shapes
 from fastmoco.cli import VERBS, main
 from fastmoco.launch import check
 from fastmoco.recipes import rows
 
+drawn = cache(shapes.draw)  # it takes seconds, and every mistake would wait for it
 OWN = """
 from dataclasses import replace
 from fastmoco.methods import fast_moco, both
@@ -280,6 +283,7 @@ def test_a_mistake_in_pretrain_is_one_line_with_exit_2_and_nothing_is_written(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(shapes, "draw", drawn)
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("some text")
     done = here("pretrain", *arguments)
