@@ -214,12 +214,13 @@ def wait_for(condition, seconds=240):
         time.sleep(0.02)
 
 
-def test_any_number_of_ranks_goes_on_where_another_stopped(images, script, alone, tmp_path):
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_any_number_of_ranks_goes_on_where_another_stopped(images, script, alone, tmp_path, number):
     arguments = [str(script), *flags(images, tmp_path / "run")]
     said = finish([*ranks(2), *arguments], tmp_path, code=1, STOP="5")
     assert said.count("stopped by SIGTERM at step 5; the same command goes on") == 1, said
     finish([sys.executable, *arguments], tmp_path, code=143, STOP="9")
-    finish([*ranks(4), *arguments], tmp_path)
+    finish([*ranks(number), *arguments], tmp_path)
     assert taken(tmp_path) == taken(alone)
     unreadable = [(folder / "run" / "bad_images.txt").read_text() for folder in (tmp_path, alone)]
     assert unreadable[0] == unreadable[1]
