@@ -77,6 +77,13 @@ def plain(name):
     return train(name, PLAIN)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forgotten():
+    """What plain steps have made is gigabytes, and no other file needs it."""
+    yield
+    plain.cache_clear()
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_is_computed_again_learns_the_same(name):
     same(train(name, (True, 0)), plain(name))
