@@ -11,10 +11,10 @@ torch.set_num_threads(1)
 # A shell lets what it runs in the background ignore Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files that take a minute or more, in the order in which they begin.
+# Files that take longest, in the order in which they begin: those that start many processes are not side by side.
 LONG = [
-    *("test_torchrun.py", "test_kills.py", "test_distributed.py", "test_thrift.py", "test_pretrain.py"),
-    *("test_sweep.py", "test_evaluations_together.py", "test_rows.py", "test_export.py"),
+    *("test_torchrun.py", "test_thrift.py", "test_pretrain.py", "test_kills.py", "test_rows.py"),
+    *("test_distributed.py", "test_sweep.py", "test_evaluations_together.py", "test_export.py"),
 ]
 
 
