@@ -106,7 +106,9 @@ def test_whole_numbers_are_read_as_numbers(tmp_path):
 def test_a_line_that_is_no_object_is_told_in_words(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("[1, 2]\n")
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 1 is no finding of a sweep: it is a list; remove the line"):
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl, line 1 is no finding of a sweep: it is a list; give a file that `"
+    ):
         read([path])
 
 

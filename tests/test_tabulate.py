@@ -403,15 +403,17 @@ def test_times_stand_beside_numbers_only_where_no_device_was_shared():
 
 def test_how_long_trainings_took_that_shared_a_device_is_told_below_the_table():
     both = [finding("table4b/mocov3", jobs=3, seconds=660.0), finding("table4b/fast_moco", jobs=2, seconds=840.0)]
-    said = "Trainings that shared the device took 11 to 14 minutes each, longer than alone."
+    said = "Beside others on the device a training took 11 to 14 minutes: no measure of speed."
     assert said in headline(evidence(*both)).notes
     alone = [replace(each, jobs=1) for each in both]
-    assert not any("longer than alone" in note for note in headline(evidence(*alone)).notes)
+    assert not any("Beside others" in note for note in headline(evidence(*alone)).notes)
 
 
 def test_one_length_alone_tells_nothing_of_when_another_method_gets_there():
     one = [*seeds("table4b/mocov3", 50.0), *seeds("table4b/fast_moco", 53.0)]
     assert not any("does not have it" in note for note in lengths(evidence(*one)).notes)
+    long = [*by_epochs("table4b/mocov3", e800=50.0), *seeds("table4b/fast_moco", 53.0)]
+    assert any("does not have it within 800" in note for note in lengths(evidence(*long)).notes)
 
 
 def test_a_number_is_reached_between_two_runs_by_factors():
@@ -759,12 +761,31 @@ def test_a_sweep_that_changed_its_base_is_reported_by_the_same_flags(here, capsy
     plainly = write(
         here / "plain.jsonl", finding("table4b/mocov3"), replace(finding("table4b/fast_moco"), row=BASE, base="")
     )
-    with pytest.raises(ValueError, match=r", but 2 with the base as it is: say the same"):
+    with pytest.raises(ValueError, match=r", but 2 with the base as it is: leave out --batch and --set"):
         report((plainly,), batch=64)
     report((file,), batch=64, table=("headline",))
     assert "50.0" in capsys.readouterr().out
     report((file,), set=("batch=64", f"optim.lr={changed.optim.lr}"), table=("headline",))
     assert "50.0" in capsys.readouterr().out
+
+
+def test_what_a_sweep_changed_of_views_or_contrast_is_told_as_it_must_be_said(here, capsys):
+    flags = ("contrast.tau=0.3", "views.0.size=64", "views.1.size=64")
+    both = ("table4b/mocov3", "table4b/fast_moco")
+    found = [finding(row, recipe=compose(row, flags, None, None, "", None, BASE)) for row in both]
+    file = write(here / "some.jsonl", *found)
+    with pytest.raises(ValueError, match="none of these tables, but 2 with ") as refused:
+        report((file,))
+    said = str(refused.value).partition(" with ")[2].partition(": say the same by --batch and --set")[0]
+    report((file,), set=said.split(), table=("headline",))
+    assert "50.0" in capsys.readouterr().out
+
+
+def test_findings_that_flags_changed_do_not_hide_those_of_another_base(here, capsys):
+    changed = compose("table4b/mocov3", ("encoder=resnet34",), None, None, "", None, BASE)
+    others = [finding(f"table4b/{row}", base="pocket/shapes") for row in ("mocov3", "fast_moco")]
+    report((write(here / "some.jsonl", finding("table4b/mocov3", recipe=changed), *others),))
+    assert "table4b on shapes, as in pocket/shapes" in capsys.readouterr().out
 
 
 def test_rows_that_compute_the_same_are_told_by_one_training():

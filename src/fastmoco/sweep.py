@@ -107,7 +107,8 @@ def sweep(
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
     folder = Path(out or f"runs/sweep-{word(data)}")
     refuse_own_parts(recipes)
-    refuse_room(recipes, ledger, folder)
+    if not dry_run:
+        refuse_room(recipes, ledger, folder)
     common = Sweep(data, ledger.images, ledger.pixels, knn_every or 0, jobs + beside, commit, command, means)
     tasks = _tasks(common, recipes, range(first_seed, first_seed + seeds), evaluate, ledger, folder)
     # To collect also adds to the file what is only in a run folder.

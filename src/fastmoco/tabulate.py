@@ -24,6 +24,7 @@ BASE = "pocket/imagenette"
 ALL = "all"
 UNASKED = ("settings", ALL)  # tables that are printed only if asked for
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
+WAYS = 3  # in which findings differ from a base, that are told at once
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
 DRAWN = {  # for each figure what it shows, in words for those who cannot see it
     "epochs": "Top-1 of MoCo v3 and Fast-MoCo against epochs and, where they are known, minutes of training",
@@ -88,42 +89,50 @@ def report(
     for document, text in texts.items():  # only now, when all could be made
         document.write_text(text, newline="")
         print(f"filled: {document}")
-    if not fill:
-        _print({name: make for name, make in makers.items() if table or name not in UNASKED})
+    if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
+        ways = "; name others, or leave out --table" if table else f", but {_others(base, known)}"
+        raise ValueError(f"the findings are of none of these tables{ways}")
 
 
 def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:
-    """The base of which there are trainings. Files that records name are not run: they may be anyone's."""
+    """The base of most trainings that are as it is, or else of most. Files that records name are not run."""
     from collections import Counter
 
     from fastmoco.recipes import rows
+    from fastmoco.trials.tables import changed
 
-    bases = Counter(each.base or each.row for findings in records.values() for each in findings)
-    there = [base for base, _ in bases.most_common() if base in rows()]
+    every = [each for findings in records.values() for each in findings if (each.base or each.row) in rows()]
+    bases = Counter(each.base or each.row for each in every if not any(changed([each])))
+    there = [base for base, _ in (bases or Counter(each.base or each.row for each in every)).most_common()]
     return BASE if BASE in there or not there else there[0]
 
 
 def _refuse(evidences: "Sequence[Evidence]", records: "Mapping[str, Sequence[Finding]]") -> None:
     """Records of other settings only; which those are is said."""
+    if not any(evidence.findings for evidence in evidences):
+        base = evidences[0].base
+        there = any((each.base or each.row) == base for findings in records.values() for each in findings)
+        setting = "that setting" if there else "the setting"
+        raise ValueError(f"no findings in {setting} of {base}, but {_others(base, records)}")
+
+
+def _others(base: str, records: "Mapping[str, Sequence[Finding]]") -> str:
+    """Which trainings there are, and how to ask for them."""
     from collections import Counter
 
-    from fastmoco.recipes import find
-    from fastmoco.trials.evidence import changes
+    from fastmoco.trials.tables import changed
 
-    if any(evidence.findings for evidence in evidences):
-        return
-    base, every = evidences[0].base, [each for findings in records.values() for each in findings]
-    own = [changes(each.recipe, find(base).recipe) for each in every if (each.base or each.row) == base]
+    every = [each for findings in records.values() for each in findings]
+    own = [each for each in every if (each.base or each.row) == base]
+    if own and not any(changed(own)):
+        return f"{len(own)} with the base as it is: leave out --batch and --set"
     if own:
-        there = Counter(" ".join(each) or "the base as it is" for each in own)
-        found = "; ".join(f"{count} with {said}" for said, count in there.items())
-        raise ValueError(f"no findings in that setting of {base}, but {found}: say the same by --batch and --set")
+        ways = [f"{count} with {said or 'the base as it is'}" for said, count in changed(own).items()]
+        found = "; ".join([*ways[:WAYS], *([f"others in {len(ways) - WAYS} more ways"] if len(ways) > WAYS else [])])
+        return f"{found}: say the same by --batch and --set, or look at --table {ALL}"
     there = Counter(each.base or each.row for each in every)
     found = ", ".join(f"{count} of {name}" for name, count in there.items())
-    raise ValueError(
-        f"no findings in the setting of {base}, but {found}: give that as --recipe-base, with the --batch and --set "
-        f"of the sweep, or look at --table {ALL}"
-    )
+    return f"{found}: give that as --recipe-base, with the --batch and --set of the sweep, or look at --table {ALL}"
 
 
 def _refuse_epochs(epochs: int | None, records: "Mapping[str, Sequence[Finding]]") -> None:
@@ -240,16 +249,15 @@ def _files(path: Path) -> list[Path]:
     return sorted(path.glob("*.jsonl")) if path.is_dir() or not path.exists() else [path]
 
 
-def _print(makers: "Mapping[str, Callable[[], Table]]") -> None:
-    """Those that have rows."""
+def _print(makers: "Mapping[str, Callable[[], Table]]") -> bool:
+    """Those that have rows, if any."""
     from fastmoco.report import print_table
 
     # Once: with the base of a set of its own, the headline is that set's.
     shown = list(dict.fromkeys(made for make in makers.values() if (made := make()).rows))
-    if not shown:
-        raise ValueError("the findings are of none of these tables; name others, or leave out --table")
     for number, table in enumerate(shown):
         print("\n" * (number > 0) + table.title + "\n")
         print_table([table.head[0], *(f">{name}" for name in table.head[1:])], table.rows)
         for note in table.notes:
             print(note)
+    return bool(shown)

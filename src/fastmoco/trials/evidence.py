@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from fastmoco.alike import plain
-from fastmoco.kinds import brief
-from fastmoco.notation import apart
 from fastmoco.optim import Schedule, shorten
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find
@@ -118,12 +116,6 @@ def _scheduled(recipe: Recipe, setting: Recipe) -> bool:
 def _usual(recipe: Recipe, setting: Recipe) -> Schedule:
     """What a training as long as that of a recipe has in a setting, unless it is told another."""
     return shorten(setting.schedule, recipe.epochs, setting.epochs)
-
-
-def changes(recipe: Recipe, setting: Recipe) -> list[str]:
-    """What puts a recipe into another setting, such as batch=32."""
-    found = apart(replace(setting, schedule=recipe.schedule) if _scheduled(recipe, setting) else setting, recipe)
-    return [f"{path}={brief(here)}" for path, _, here in found if path.partition(".")[0] in (*SETTING, "schedule")]
 
 
 def minutes(run: Finding, others: Iterable[Finding]) -> float | None:

@@ -56,7 +56,7 @@ class Finding:
 
 def read(paths: Iterable[Path]) -> list[Finding]:
     """All findings of some files, as they stand there."""
-    return [_parse(line, f"{path}, line {number}") for path in paths for number, line in _lines(path)]
+    return [each for path in paths for each in _read(path)]
 
 
 def add(path: Path, finding: Finding) -> None:
@@ -69,6 +69,20 @@ def spell(finding: Finding) -> str:
     return json.dumps({**asdict(finding), "recipe": repr(finding.recipe)})
 
 
+def _read(path: Path) -> list[Finding]:
+    found, faults = [], []
+    for number, line in _lines(path):
+        try:
+            found.append(_parse(line))
+        except ValueError as error:
+            faults.append(f"{path}, line {number} is no finding of a sweep: {error}")
+    if faults:  # a file of which no line is one may well be of use as it is
+        raise ValueError(
+            f"{faults[0]}; {'remove the line' if found else 'give a file that `fastmoco sweep` has written'}"
+        )
+    return found
+
+
 def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = path.read_text("utf-8-sig")  # some editors put a mark before the first line
@@ -77,7 +91,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
-def _parse(line: str, where: str) -> Finding:
+def _parse(line: str) -> Finding:
     try:
         known = json.loads(line)
         if not isinstance(known, dict):
@@ -103,11 +117,11 @@ def _parse(line: str, where: str) -> Finding:
             raise ValueError("its images_per_second are not above 0")
         return Finding(**{**known, **times, "recipe": recipe, "results": results, "curve": curve})
     except KeyError as error:
-        raise ValueError(f"{where} is no finding of a sweep: it has no {error}; remove the line") from None
+        raise ValueError(f"it has no {error}") from None
     except json.JSONDecodeError:
-        raise ValueError(f"{where} is no finding of a sweep: it is no JSON; remove the line") from None
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{where} is no finding of a sweep: {error}; remove the line") from None
+        raise ValueError("it is no JSON") from None
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(str(error)) from None
 
 
 def _percent(value: object) -> float:

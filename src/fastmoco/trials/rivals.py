@@ -52,7 +52,7 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     shared = [each.seconds / unit for each in (*old, *new) if each.jobs > 1]
     notes = [f"{length(after)}. {legend([len(old)])}{way}"]
     if shared:
-        notes.append(f"Trainings that shared the device took {_span(shared)} {word} each, longer than alone.")
+        notes.append(f"Beside others on the device a training took {_span(shared)} {word}: no measure of speed.")
     head = ("", "paper, linear", *columns, "seeds")
     return Table(f"{title}, {length(after)}", head, tuple(lines), (*notes, evidence.origin([*old, *new])))
 
@@ -147,7 +147,7 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     """In words: when MoCo v3 has what Fast-MoCo has after the epochs of the base."""
     goal = average(new.get(epochs, ()), name)
     points = [(number, mean.mean) for number, findings in old.items() if (mean := average(findings, name))]
-    if goal is None or len(points) < 2:  # one length alone tells nothing of when
+    if goal is None or [number for number, _ in points] in ([], [epochs]):  # one length tells nothing of when
         return ""
     said = f"By {WORDS[name]}, {NEW} has {goal.mean:.1f} after {length(epochs)}; {OLD} "
     needed = reach(points, goal.mean)

@@ -1,6 +1,7 @@
 """The paper's tables, with what was found in another setting beside what the paper reports; and all trainings."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -146,11 +147,19 @@ def _unchanged(findings: Iterable[Finding]) -> dict[str, Recipe]:
 
 def _title(finding: Finding, unchanged: Mapping[str, Recipe]) -> str:
     """The row of a training, and in what its recipe differs from it beside epochs and what they bring."""
-    name = compose.title(finding.row, finding.base)
-    usual, epochs = unchanged[name], finding.recipe.epochs
+    return ", ".join([compose.title(finding.row, finding.base), *_changes(finding, unchanged)])
+
+
+def changed(findings: Sequence[Finding]) -> dict[str, int]:
+    """What flags had changed in trainings, as they are given to --set, and in how many of them."""
+    unchanged = _unchanged(findings)
+    return Counter(" ".join(_changes(each, unchanged)) for each in findings)
+
+
+def _changes(finding: Finding, unchanged: Mapping[str, Recipe]) -> list[str]:
+    usual, epochs = unchanged[compose.title(finding.row, finding.base)], finding.recipe.epochs
     row = replace(usual, epochs=epochs, schedule=shorten(usual.schedule, epochs, usual.epochs))
-    changes = (f"{path}={brief(here)}" for path, _, here in apart(row, finding.recipe))
-    return ", ".join([name, *changes])
+    return [f"{path}={brief(here)}" for path, _, here in apart(row, finding.recipe)]
 
 
 def _mean(findings: Sequence[Finding], name: str) -> float:
