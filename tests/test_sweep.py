@@ -644,19 +644,21 @@ def test_what_goes_wrong_while_a_file_is_held_leaves_no_lock(place):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
-def test_a_file_system_without_locks_is_done_without(tmp_path, monkeypatch, number):
+def test_a_file_system_without_locks_is_done_without(tmp_path, monkeypatch, capsys, number):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.lockf", refuse)
-    for lock in (in_turn(tmp_path / "all.jsonl"), alone(tmp_path, "busy")):
+    for lock, left in ((in_turn(tmp_path / "all.jsonl"), []), (alone(tmp_path, "busy"), [".lock"])):
         if number == errno.EIO:  # is something else
             with pytest.raises(OSError, match=os.strerror(number)), lock:
                 pass
         else:
             with lock:
                 (tmp_path / "all.jsonl").touch()
-            assert {path.name for path in tmp_path.iterdir()} <= {"all.jsonl", ".lock"}
+            assert sorted(path.name for path in tmp_path.iterdir()) == [*left, "all.jsonl"]
+    said = f"{tmp_path} cannot be locked here; see that no other process works in it\n"
+    assert capsys.readouterr().err == (said if number == errno.ENOLCK else "")
 
 
 def test_a_set_of_the_same_names_in_another_size_has_no_record_yet(stub, images, tmp_path, capsys):

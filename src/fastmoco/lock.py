@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
@@ -17,13 +18,15 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def alone(path: Path, busy: str) -> Iterator[None]:
     """Held until this ends or the process does, however it ends; `busy` is told if another process holds the folder.
 
-    A forked worker does not hold it.
+    A forked worker does not hold it. Where there are no locks, that is said.
     """
     with os.fdopen(os.open(path / ".lock", OPEN), "w") as file:
         try:
-            _lock(file, wait=False)
+            locked = _lock(file, wait=False)
         except BlockingIOError:
             raise ValueError(busy) from None
+        if not locked:
+            print(f"{path} cannot be locked here; see that no other process works in it", file=sys.stderr, flush=True)
         yield
 
 
@@ -44,16 +47,19 @@ def in_turn(path: Path) -> Iterator[None]:
             return
 
 
-def _lock(file: IO[str], wait: bool) -> None:
-    """For this process alone. Where a file system has no locks, as some on networks, it goes on without."""
-    with contextlib.suppress(ImportError):  # not on Windows
+def _lock(file: IO[str], wait: bool) -> bool:
+    """For this process alone, if there are locks: Windows has none of this kind, nor have some disks on networks."""
+    try:
         import fcntl
-
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+    except ImportError:
+        return False
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
 
 
 def _is(descriptor: int, path: Path) -> bool:
