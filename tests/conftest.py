@@ -1,5 +1,6 @@
 import gc
 import signal
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -20,6 +21,7 @@ LONG = [
 
 def pytest_collection_modifyitems(items):
     """Long files first: one that began last would leave all cores but one with nothing to do."""
+    assert all((Path(__file__).parent / name).exists() for name in LONG)
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
@@ -28,6 +30,8 @@ def _frozen():
     """What the files before have imported is not looked through again whenever a benchmark collects what is left."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

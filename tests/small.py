@@ -30,12 +30,12 @@ def shrink(recipe: Recipe) -> Recipe:
     )
 
 
-def alike(rows: Mapping[str, Row]) -> dict[str, list[str]]:
+def same_learners(rows: Mapping[str, Row]) -> dict[str, list[str]]:
     """The names of rows whose learners are the same, by the first of them: they differ in how they are trained."""
     found: dict[Recipe, list[str]] = {}
     for name, row in rows.items():
-        plain = {field: getattr(methods.mocov3, field) for field in TRAINED}
-        found.setdefault(replace(row.recipe, **plain), []).append(name)
+        usual = {field: getattr(methods.mocov3, field) for field in TRAINED}
+        found.setdefault(replace(row.recipe, **usual), []).append(name)
     return {names[0]: names for names in found.values()}
 
 

@@ -1,5 +1,5 @@
 import pytest
-from small import alike
+from small import same_learners
 
 from fastmoco import methods
 from fastmoco.cost import measure
@@ -45,7 +45,7 @@ def test_simsiam_costs_one_pass_a_view_and_with_patches_two():
     assert [giga(view["encoder"]) for view in patches.target] == [4.087, 4.087]
 
 
-@pytest.mark.parametrize("name", alike(rows()))
+@pytest.mark.parametrize("name", same_learners(rows()))
 def test_every_row_has_a_cost_and_finds_its_parameters(name):
     recipe = rows()[name].recipe
     cost = measure(recipe)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import alike, crops, shrink
+from small import crops, same_learners, shrink
 
 from fastmoco import methods
 from fastmoco.learner import Learner
@@ -20,7 +20,7 @@ from fastmoco.recipes import find, rows
 from fastmoco.target import Momentum
 
 ROWS = rows()
-ALIKE = alike(ROWS)
+ALIKE = same_learners(ROWS)
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SHAPE = {  # samples and pairs by design: what each way of writing a method makes of an image
     "mocov3": (2, 2),
