@@ -206,7 +206,7 @@ def test_waiting_for_data_comes_after_health():
     assert judge(perf_data_wait=0.62, health_std=0.01).startswith("collapsing")
     waiting = [GOOD | {"perf/data_wait": 0.62}] * LINES
     assert verdict(waiting, CHANCE, B, D, resident=True) == (
-        "loader-bound: 62 % waiting for draws; try a larger --batch"
+        "loader-bound: 62 % waiting for draws; a larger --batch, in a new training, waits less"
     )
 
 

@@ -185,5 +185,8 @@ def test_no_one_is_advised_to_do_what_is_done_already(tmp_path, monkeypatch, cap
     for _ in range(2):  # the second time it is done before
         fastmoco.pretrain(str(images), recipe="pocket/shapes", out=str(tmp_path / "a"), **options)
         told = capsys.readouterr().err
-        assert "% waiting for draws; try a larger --batch\n" in told.partition(" of training: ")[2]
+        assert (
+            "% waiting for draws; a larger --batch, in a new training, waits less\n"
+            in told.partition(" of training: ")[2]
+        )
         assert "--loader resident" not in told

@@ -130,7 +130,11 @@ def verdict(
         findings.append(f"losing channels: {100 * lost:.0f} % are off; try optim.decay_norms=False, or less decay")
     if wait > LOADER_BOUND:
         # A resident loader only draws, and the draws of many images take hardly longer than those of few.
-        fix = "draws; try a larger --batch" if resident else "data; try more --workers, or --loader resident"
+        fix = (
+            "draws; a larger --batch, in a new training, waits less"
+            if resident
+            else "data; try more --workers, or --loader resident"
+        )
         findings.append(f"loader-bound: {100 * wait:.0f} % waiting for {fix}")
     if not findings and batch < IMAGES:
         return f"unsure: {score}, but {batch} of the {IMAGES} images in a batch that a verdict needs"
