@@ -95,7 +95,10 @@ def kill_until_done(images, out, number, rng, most):
     return kills
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",  # of SIGTERM test_torchrun.py has a quicker test
+    [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow)],
+)
 def test_two_kills_leave_no_trace(images, whole, tmp_path, number):
     assert kill_until_done(images, tmp_path / "run", number, random.Random(0), most=2) > 0
     alike(tmp_path / "run", whole)

@@ -24,6 +24,7 @@ from fastmoco.recipes import find
 from fastmoco.weights import save_encoder, snippet
 
 CPU = {"device": "cpu"}
+WAYS = ("stream", "resident")  # of loading
 
 
 def pretrain(data, out, **options):
@@ -133,9 +134,13 @@ def test_the_same_command_again_does_nothing_more(done, images):
     assert records(done) == lines
 
 
-@pytest.mark.parametrize("way", ["stream", "resident"])
 @pytest.mark.parametrize(
-    "row", ["pocket/shapes", "figure4b/alpha_1", "table4a/montage_encode_divide_combine", "table7/nnclr_patches"]
+    ("row", "way"),
+    [
+        *((row, way) for row in ("pocket/shapes", "figure4b/alpha_1", "table7/nnclr_patches") for way in WAYS),
+        ("table4a/montage_encode_divide_combine", "resident"),  # its encoder is large
+        pytest.param("table4a/montage_encode_divide_combine", "stream", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_was_stopped_anywhere_goes_on_bit_by_bit(row, way, images, tmp_path, monkeypatch):
     """Rows that draw from torch's own generator, or that keep a support set, too."""
