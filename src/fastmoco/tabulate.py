@@ -101,7 +101,8 @@ def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:
     from fastmoco.recipes import rows
     from fastmoco.trials.tables import changed
 
-    every = [each for findings in records.values() for each in findings if (each.base or each.row) in rows()]
+    known = rows()
+    every = [each for findings in records.values() for each in findings if (each.base or each.row) in known]
     bases = Counter(each.base or each.row for each in every if not any(changed([each])))
     there = [base for base, _ in (bases or Counter(each.base or each.row for each in every)).most_common()]
     return BASE if BASE in there or not there else there[0]
@@ -125,7 +126,7 @@ def _others(base: str, records: "Mapping[str, Sequence[Finding]]") -> str:
     every = [each for findings in records.values() for each in findings]
     own = [each for each in every if (each.base or each.row) == base]
     if own and not any(changed(own)):
-        return f"{len(own)} with the base as it is: leave out --batch and --set"
+        return f"{len(own)} with the base as it is: leave out --batch and --set if given, or look at --table {ALL}"
     if own:
         ways = [f"{count} with {said or 'the base as it is'}" for said, count in changed(own).items()]
         found = "; ".join([*ways[:WAYS], *([f"others in {len(ways) - WAYS} more ways"] if len(ways) > WAYS else [])])
