@@ -204,7 +204,7 @@ def draw_ablations(panels: Sequence[Study], where: str) -> "Figure":
         _scale(panel, study)
         quieten(panel)
         if len(study.lines) > 1 or study.levels:
-            panel.legend(frameon=False, fontsize=9)
+            panel.legend(edgecolor="none", fontsize=9)  # on white, as lines may pass behind
     for panel in grid[len(panels) :]:
         panel.remove()
     return figure
