@@ -43,7 +43,7 @@ class Commentary:
             earlier, best, last = peak
             self.journal.say(
                 f"kNN was {best:.1f} % after epoch {earlier // self.draws.per_epoch} and is {last:.1f} % now: "
-                "fewer epochs or a lower optim.lr may do better on these images"
+                "fewer epochs, or smaller crops by views.*.scale, may do better on these images"
             )
         how, folder = snippet(path, self.recipe.encoder), str(path.parent)
         self.journal.say(f"the encoder is in {path}; to load it:\n\n{how}\n\nor fastmoco.load({folder!r})")

@@ -26,7 +26,7 @@ HIGH_GRADIENT = 10.0  # ten times the norm at which the paper clips
 # Before a norm, weights that jump grow and their gradients shrink, so that only the distance to the target tells.
 HIGH_DRIFT = 0.5
 OFF = 0.01  # of the largest scale of its norm: less than this, and a channel is off
-MANY_OFF = 0.1  # of the channels; a fresh encoder has none
+MANY_OFF = 0.25  # of the channels; a fresh encoder has none, and with a fifth off it may be as good as any
 LOADER_BOUND = 0.2  # of the time: without the wait, training would be a quarter faster
 NOTABLE = 1.0  # points of kNN; and twice the standard error, where that is more, as it is with few images
 FEW = 4  # images, by which chance may differ even if no other one changed sides
