@@ -165,6 +165,21 @@ def test_other_folders_give_none(tmp_path, files):
     assert len(source.train) == len(files)
 
 
+def test_a_class_that_is_called_train_is_no_part_of_the_set(tmp_path):
+    classes = [f"{name}/{i}.png" for name in ("bus", "car", "train") for i in range(2)]
+    plant(tmp_path, *classes, "notes/read.txt")
+    source = find(str(tmp_path))
+    assert names(source.train, tmp_path) == classes
+    assert source.train.classes == ("bus", "car", "train")
+    # Beside val/, or with classes below it, it is a part; and test/ is left alone.
+    plant(tmp_path, "val/bus/1.png")
+    assert names(find(str(tmp_path)).train, tmp_path) == ["train/0.png", "train/1.png"]
+    plant(tmp_path / "two", "train/a/1.png", "train/b/1.png", "extra/1.png")
+    assert names(find(str(tmp_path / "two")).train, tmp_path / "two") == ["train/a/1.png", "train/b/1.png"]
+    plant(tmp_path / "three", "train/1.png", "test/1.png")
+    assert names(find(str(tmp_path / "three")).train, tmp_path / "three") == ["train/1.png"]
+
+
 @pytest.mark.parametrize("held", ["val", "valid", "validation"])
 def test_train_and_val_are_kept_apart_and_classes_numbered_alike(tmp_path, held):
     classes = [f"train/{name}/{i}.png" for name in "abc" for i in range(2)]
@@ -228,6 +243,18 @@ def test_a_list_of_relative_and_absolute_paths_is_known_again_wherever_it_is_nam
     for folder, name in ((tmp_path, "list.txt"), (tmp_path, "./list.txt"), (tmp_path / "sub", "../list.txt")):
         monkeypatch.chdir(folder)
         assert fingerprint(find(name).train) == known
+
+
+def test_a_folder_is_known_again_however_it_is_spelt(tmp_path, monkeypatch):
+    plant(tmp_path, "photos/a.png", "photos/sub/b.png")
+    monkeypatch.chdir(tmp_path)
+    known = fingerprint(find("photos").train)
+    for name in ("./photos", "photos/", f"{tmp_path}//photos", str(tmp_path / "photos"), "photos/../photos"):
+        assert fingerprint(find(name).train) == known, name
+    monkeypatch.chdir("photos")
+    assert (
+        fingerprint(find(".").train) == fingerprint(find("./").train) == fingerprint(find("../photos").train) == known
+    )
 
 
 def test_a_number_at_the_end_of_every_line_is_a_label(tmp_path):

@@ -23,7 +23,7 @@ def find_file(path: str) -> Images:
 
 
 def find_folder(path: str) -> Source:
-    train = _read_folder(os.path.join(path, "train"))
+    train = None if _is_class(path) else _read_folder(os.path.join(path, "train"))
     held = [name for name in VAL if os.path.isdir(os.path.join(path, name))]
     if train is None and held and os.path.isdir(os.path.join(path, "train")):
         raise ValueError(f"no images in {os.path.join(path, 'train')!r}, though there is {held[0]}/; fill or remove it")
@@ -35,6 +35,17 @@ def find_folder(path: str) -> Source:
     place = next((each for each in (os.path.join(path, name) for name in VAL) if os.path.isdir(each)), None)
     names = _read_names(os.path.join(path, "train"))  # for held-out shards that have none of their own
     return put_together(train, _read_folder(place, train.classes, names) if place else None)
+
+
+def _is_class(path: str) -> bool:
+    """Whether train/ is a class beside bus/ and car/, and no part: all hold images themselves, and there is no val/."""
+    holding = {name for name in os.listdir(path) if _holds_images(os.path.join(path, name))} - {"test"}
+    return "train" in holding and len(holding) > 1 and not any(os.path.isdir(os.path.join(path, name)) for name in VAL)
+
+
+def _holds_images(path: str) -> bool:
+    """Whether it is a folder with images in itself, not further down."""
+    return os.path.isdir(path) and any(shards.is_image(os.fsencode(name)) for name in os.listdir(path))
 
 
 def _read_folder(path: str, known: tuple[str, ...] = (), names: Sequence[str] = ()) -> Images | None:

@@ -36,7 +36,7 @@ class Images(Protocol):
 
 
 @runtime_checkable
-class Encoded(Protocol):
+class Filed(Protocol):
     """Images that can also be had as encoded files, which may be decoded in part, or elsewhere."""
 
     def fetch(self, index: int) -> bytes | Image: ...  # the image itself where there is no file of it
@@ -90,8 +90,9 @@ def fingerprint(images: Images) -> dict[str, str | int]:
     """By what a set is known again, wherever it lies: how many images it has, and what some of them are called."""
     some = range(0, len(images), -(-len(images) // 1000))
     names = [images.name(index) for index in some]
-    if len({os.path.isabs(name) for name in names}) > 1:  # a list may name files either way, and have no common folder
-        names = [os.path.abspath(name) for name in names]
+    # A list may name files either way, and have no common folder; of "." the folder has no name.
+    apart = len({os.path.isabs(name) for name in names}) > 1 or any(name.startswith("./") for name in names)
+    names = [(os.path.abspath if apart else os.path.normpath)(name) for name in names]
     above = len(commonpath([os.path.dirname(name) for name in names]))
     text = "\n".join(name[above:] for name in names)
     return {"images": len(images), "names": hashlib.sha256(text.encode()).hexdigest()[:12]}
@@ -109,7 +110,7 @@ def glance(images: Images) -> str:
 
 def fetch(images: Images, index: int) -> bytes | Image:
     """An image as its file holds it, or else the image itself."""
-    return images.fetch(index) if isinstance(images, Encoded) else images.read(index)
+    return images.fetch(index) if isinstance(images, Filed) else images.read(index)
 
 
 def _digest(labels: Sequence[int] | None, classes: tuple[str, ...], *arrays: Shaped[np.ndarray, "..."]) -> str:

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from PIL.Image import Image
 from torch import Tensor
 
-from fastmoco.images import Encoded, Images, Part
+from fastmoco.images import Filed, Images, Part
 
 Make = Callable[[Image], Tensor]
 
@@ -38,7 +38,7 @@ class Shelf:
         places = np.arange(len(images))
         while isinstance(images, Part):
             places, images = images.index[places], images.images
-        if not self._open or not isinstance(images, Encoded):  # others are in memory already
+        if not self._open or not isinstance(images, Filed):  # others are in memory already
             return Section(Shelf(), {}, places)  # which has no room
         return Section(self, self._sections.setdefault((_stamp(images), make), {}), places)
 
