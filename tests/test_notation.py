@@ -31,6 +31,7 @@ from fastmoco.target import StopGradient
         "read('1')",
         "(" * 500,
         "-" * 5000 + "1",
+        "-" * 50_000 + "1",
         "9" * 5000,
         "1," * 100_000,
         "'\ud800'",

@@ -1,5 +1,6 @@
 """Recipes with parts of a user's own: trained, gone on with, judged and shared like any other."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -176,6 +177,41 @@ def test_a_sweep_refuses_what_its_report_could_not_read(images, own, tmp_path, m
     with pytest.raises(ValueError, match=told):
         sweep((f"{own}:tiny",), data=str(images), seeds=1, device="cpu")
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_recipe_of_a_run_folder_is_read_and_never_run(images, done, tmp_path, monkeypatch):
+    plain = fastmoco.pretrain(
+        str(images),
+        recipe="pocket/shapes",
+        out=str(tmp_path / "a"),
+        epochs=1,
+        batch=8,
+        set=["views.*.size=16"],
+        **USUAL,
+    )
+    assert find(f"{plain}/recipe.py").recipe == read_recipe(plain)
+    with pytest.raises(ValueError, match="is of a run folder, and so it is not run: unknown name 'First'"):
+        find(f"{done}/recipe.py")
+    (plain / "recipe.py").write_text("from pathlib import Path\nPath('trace').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    for name in (f"{plain}/recipe.py", f"{plain}/recipe.py:tiny"):
+        with pytest.raises(ValueError, match="is of a run folder, and so it is not run"):
+            find(name)
+    assert not Path("trace").exists()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere processes are started anew, and only built-in steps read"
+)
+def test_workers_know_its_steps_however_python_starts_processes(images, own, tmp_path):
+    usual = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        options = {**USUAL, "workers": 1, "loader": "stream", "epochs": 1}
+        fastmoco.pretrain(str(images), recipe=f"{own}:tiny", out=str(tmp_path / "a"), **options)
+    finally:
+        multiprocessing.set_start_method(usual, force=True)
+    assert (tmp_path / "a" / "encoder.safetensors").exists()
 
 
 def test_a_value_of_the_wrong_kind_is_told_by_its_line(tmp_path):

@@ -24,6 +24,8 @@ from fastmoco.decode import load, look
 from fastmoco.draws import Draws
 from fastmoco.images import Images, fetch
 
+# Workers only read. Python 3.14 would start them anew, to which a user's own steps cannot be sent.
+START = "fork" if sys.platform == "linux" else None
 LONGEST = 72  # bytes of the folder in which workers make sockets, whose paths may have 108
 LARGEST = 1024  # pixels along a side, at most, of an image that is left to the device; it bounds the memory of a block
 
@@ -163,6 +165,7 @@ def working(cuts: Cuts, steps: range, workers: int, pin: bool) -> Iterator[Itera
                 num_workers=workers,
                 pin_memory=pin,
                 worker_init_fn=keep_working,
+                multiprocessing_context=START if workers else None,
                 generator=torch.Generator(),  # of its own: torch's would be one draw further after each restart
             )
         )

@@ -33,7 +33,7 @@ def read(text: str, field: str = "") -> Any:
     mistake = ValueError(f"cannot read {text[:60]!r}; write a value such as 0.1 or (Encode(), Project())")
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last of what nests too deep
         raise mistake from None
     try:
         return _value(_keyword(tree.body, field) if field else tree.body)

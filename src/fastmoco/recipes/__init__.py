@@ -58,11 +58,21 @@ def _file(name: str) -> str:
 def _rows(file: str, imported: bool = True) -> dict[str, Row]:
     """The rows of a user's file, which is Python and is run; a recipe in it need not be wrapped as a row.
 
-    A method that is imported there may be meant as a row, or to build on.
+    A method that is imported there may be meant as a row, or to build on. A file that is a recipe as training writes it
+    is read, and that of a run folder never run: it may be a stranger's.
     """
+    from fastmoco.notation import read
+
     if not Path(file).is_file():
         raise ValueError(f"no file {file!r}; give the path of a Python file that holds recipes")
     path = Path(file).resolve()
+    try:
+        value = read(path.read_text())
+        if isinstance(value, Recipe):
+            return {file: Row(value)}
+    except ValueError as error:
+        if path.name == "recipe.py" and (path.parent / "run.json").exists():
+            raise ValueError(f"{file} is of a run folder, and so it is not run: {error}") from None
     found = _run(file, path, path.stat().st_mtime_ns)
     own = {name: value for name, value in found.items() if imported or value is not getattr(methods, name, None)}
     return {f"{file}:{name}": Row(value) if isinstance(value, Recipe) else value for name, value in own.items()}
