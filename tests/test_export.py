@@ -262,6 +262,19 @@ def test_a_card_tells_a_training_that_is_not_done_and_a_momentum_copy(run, tmp_p
     assert not {"- seed", "- data", "- versions", "- recipe"} & {line.partition(":")[0] for line in card.splitlines()}
 
 
+def test_a_card_of_a_checkpoint_of_the_way_tells_nothing_that_came_later(run, tmp_path):
+    path = shutil.copytree(run, tmp_path / "on", ignore=shutil.ignore_patterns("export"))
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 10, "epoch": 2.0}\n{"step": 10, "val/knn_top1": 99.99}\n')
+    recipe = (path / "recipe.py").read_text()
+    (path / "recipe.py").write_text(recipe.replace("epochs=1", "epochs=2"))
+    out = export(str(path / "checkpoints" / "last.pt"), to="hub-folder", out=str(tmp_path / "hub"))
+    card = (out / "README.md").read_text()
+    assert "- epochs: 1 of 2\n" in card
+    assert "99.99" not in card
+    assert "| val/knn_top1 | step 5 of the training |" in card
+
+
 def test_a_card_without_a_run_says_what_is_known(tmp_path, files):
     path = export(str(files / "resnet18-small.safetensors"), to="hub-folder", out=str(tmp_path / "hub"))
     assert {entry.name for entry in path.iterdir()} == {"model.safetensors", "README.md"}

@@ -1,7 +1,7 @@
 """The model card of an exported encoder: what its run folder knows, and nothing about the machine that made it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from fastmoco.kinds import brief
 from fastmoco.pretrained import Pretrained
 from fastmoco.run import read_field, read_recipe
 from fastmoco.weights import digest
+
+Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
 def describe(found: Pretrained, branch: str, loading: str, library: str) -> str:
@@ -29,8 +31,10 @@ def describe(found: Pretrained, branch: str, loading: str, library: str) -> str:
         ["## How to load it", "", "```python", loading, "```", "", _input(found)],
     ]
     if found.folder:
-        numbers = _numbers(found.folder, branch, digest(found.encoder.net))
-        parts += [["## Training", "", *_training(found.folder)], numbers]
+        # What came after a checkpoint of the way is none of its own.
+        lines = kept(found.folder / "metrics.jsonl", *([found.step] if found.step >= 0 else []))
+        numbers = _numbers(found.folder, lines, branch, digest(found.encoder.net))
+        parts += [["## Training", "", *_training(found.folder, lines)], numbers]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -41,12 +45,12 @@ def _input(found: Pretrained) -> str:
     )
 
 
-def _training(folder: Path) -> Iterator[str]:
+def _training(folder: Path, lines: Lines) -> Iterator[str]:
     """A line for each thing that is known of a run."""
     epochs, about = read_field(folder, "epochs"), _read(folder / "run.json")
     about = about if isinstance(about, dict) else {}
     images = about.get("images")
-    done = max((line.get("epoch", 0.0) for line in kept(folder / "metrics.jsonl")), default=0.0)
+    done = max((line.get("epoch", 0.0) for line in lines), default=0.0)
     known = {
         "recipe": _row(about.get("row")),
         "data": " ".join(filter(None, (_last(about.get("data")), f"({images:,} images)" if _number(images) else ""))),
@@ -70,12 +74,12 @@ def _recipe(folder: Path) -> str:
         return (folder / "recipe.py").read_text().strip()
 
 
-def _numbers(folder: Path, branch: str, known: str) -> list[str]:
+def _numbers(folder: Path, lines: Lines, branch: str, known: str) -> list[str]:
     """A table of all that was measured: by the training itself, and by later evaluations."""
-    lines = []
-    newest = {name: line for line in kept(folder / "metrics.jsonl") for name in line}
+    found = []
+    newest = {name: line for line in lines for name in line}
     for name in sorted(name for name in newest if name.startswith("val/") and _number(newest[name][name])):
-        lines.append(f"| {name} | step {newest[name]['step']:,} of the training | {newest[name][name]:.4g} |")
+        found.append(f"| {name} | step {newest[name]['step']:,} of the training | {newest[name][name]:.4g} |")
     records = _read(folder / "results.json")
     for record in records if isinstance(records, list) else []:
         # Of another branch, another step or recalibrated weights there may be records too.
@@ -84,9 +88,9 @@ def _numbers(folder: Path, branch: str, known: str) -> list[str]:
             results = record.get("results")
             for name, value in results.items() if isinstance(results, dict) else ():
                 if _number(value):
-                    lines.append(f"| {name} | {place} | {value:.4g} |")
+                    found.append(f"| {name} | {place} | {value:.4g} |")
     note = ["Those of the training are of the online branch.", ""] if branch == "target" else []
-    return ["## Results", "", *note, "| number | of | value |", "|---|---|---|", *lines] if lines else []
+    return ["## Results", "", *note, "| number | of | value |", "|---|---|---|", *found] if found else []
 
 
 def _read(file: Path) -> Any:
