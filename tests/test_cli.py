@@ -3,12 +3,14 @@ import re
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 import fastmoco
-from fastmoco import shapes
+from fastmoco import command, shapes
 from fastmoco.cli import VERBS, main
+from fastmoco.flags import place
 from fastmoco.launch import check
 from fastmoco.recipes import rows
 
@@ -318,3 +320,11 @@ def test_devices_are_gpus_unless_a_cpu_is_asked_for(monkeypatch, here):
     assert check(2, "cpu")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert check(2, "auto")
+
+
+def test_a_home_is_found_where_no_shell_has_seen_to_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert place("~/runs/a") == tmp_path / "runs" / "a"
+    assert place("runs/~a") == Path("runs/~a")
+    assert place("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
+    assert command._place("photos", "pocket/photos", "", "~/runs/a", fresh=False) == tmp_path / "runs" / "a"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fastmoco.compose import Settings, compose, flat, start, title
-from fastmoco.flags import Data, Flag, Int, Str, Switch
+from fastmoco.flags import Data, Flag, Int, Str, Switch, place
 
 if TYPE_CHECKING:
     from fastmoco.images import Source
@@ -151,7 +151,7 @@ def _place(data: str, row: "str | Row", base: str, out: str, fresh: bool) -> Pat
     if fresh and launched():
         raise ValueError("--fresh: a launcher that starts this again would begin anew, too; give a new --out")
     parts = (word(data), word(title(row)), f"in-{word(base)}" if base else "")
-    path = Path(out or f"runs/{'-'.join(filter(None, dict.fromkeys(parts)))}")
+    path = place(out or f"runs/{'-'.join(filter(None, dict.fromkeys(parts)))}")
     return run.fresh(path) if fresh else path
 
 

@@ -29,6 +29,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
     from fastmoco import data
     from fastmoco.command import pretrain
     from fastmoco.evaluate.judge import Judge
+    from fastmoco.flags import place
     from fastmoco.journal import kept
     from fastmoco.learner import Learner
     from fastmoco.recipes import find
@@ -37,7 +38,7 @@ def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
 
     if not 0 < seconds < 10**6:
         raise ValueError(f"--seconds {seconds:g}: use a positive time, such as 45")
-    source, folder = data.find("shapes"), fresh(Path(out))
+    source, folder = data.find("shapes"), fresh(place(out))
     torch.manual_seed(seed)
     untrained = Learner(find(ROWS["Fast-MoCo"]).recipe).online.encoder
     answer = Judge(source, 32, threads=1).all(untrained, None, torch.device("cpu"), halt=lambda: False)

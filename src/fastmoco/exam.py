@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fastmoco.flags import Flag, Float, Int, Side, Str
+from fastmoco.flags import Flag, Float, Int, Side, Str, place
 from fastmoco.spread import alike, say
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Terms:
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """the type of numbers of an encoder that learns, or passes many crops; auto is bf16 where a GPU has it."""
     workers: Int = None
-    """how many read images; by default as many as there are cores, and two without a GPU."""
+    """how many read images; by default its part of the cores, 16 at most, and two without a GPU."""
     download: Flag = False
     """fetch a set or weights by name, if they are not there."""
 
@@ -175,14 +175,14 @@ def _records(out: str, found: "Pretrained") -> Path:
     """The file to add results to."""
     from fastmoco import results
 
-    return Path(out or (found.folder or Path()) / results.FILE)
+    return place(out) if out else (found.folder or Path()) / results.FILE
 
 
 def latest(weights: str, out: str, terms: Terms) -> dict[str, float]:
     """The results that were last added to the file that an evaluation adds to."""
     from fastmoco import results
 
-    path = Path(out) if out else _records(out, _find(weights, terms))
+    path = place(out) if out else _records(out, _find(weights, terms))
     found: dict[str, float] = results.read(path)[-1]["results"]
     return found
 

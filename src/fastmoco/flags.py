@@ -1,6 +1,8 @@
 """Kinds of flags that several commands have, as tyro reads them, and which of them a user has set."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -20,6 +22,11 @@ Int = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
 Float = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 Str = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
 Records = Annotated[str, tyro.conf.arg(help=_RECORDS, help_behavior_hint="")]
+
+
+def place(text: str) -> Path:
+    """Where a user means, in whose home `~` is: no shell has seen to it in `--out=~/runs`, nor in Python."""
+    return Path(os.path.expanduser(text))
 
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fastmoco.flags import Flag, Side, Str
+from fastmoco.flags import Flag, Side, Str, place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,7 @@ def import_(
     from fastmoco.encoder import build
     from fastmoco.weights import fill, save_encoder, snippet
 
-    source, path = Path(file).expanduser(), Path(out or f"{_stem(str(file))}.encoder.safetensors").expanduser()
+    source, path = place(str(file)), place(str(out) or f"{_stem(str(file))}.encoder.safetensors")
     _refuse_place(path, overwrite)
     tensors = read(source)
     layout = recognise(tensors)

@@ -93,6 +93,14 @@ def spell(flags: Mapping[str, object]) -> list[str]:
     return words
 
 
+def cores() -> int:
+    """Of this machine, those that we may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
 @contextlib.contextmanager
 def _environment(devices: int) -> Iterator[None]:
     """Cores are shared. What is set for the processes is taken back, and so are the signals that torch takes."""
@@ -100,11 +108,7 @@ def _environment(devices: int) -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     taken = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if main else ()
     handlers = {each: signal.getsignal(each) for each in taken}
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // devices)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // devices)))
     try:
         yield
     finally:

@@ -1,6 +1,5 @@
 """What this machine has, and what "auto" means on it."""
 
-import os
 from typing import Literal, get_args
 
 import torch
@@ -8,6 +7,7 @@ import torch
 from fastmoco.distributed import grouped, launched, local_rank, local_world, world
 from fastmoco.engine import recordable
 from fastmoco.flags import Switch
+from fastmoco.launch import cores
 from fastmoco.recipe import Recipe
 
 Precision = Literal["auto", "bf16", "float32"]
@@ -79,14 +79,6 @@ def records_steps(graph: Switch, recipe: Recipe, device: torch.device, thrifty: 
     if graph == "on" and reason is not None:
         raise ValueError(f"--graph on: {reason}; use --graph off")
     return graph != "off" and reason is None
-
-
-def cores() -> int:
-    """Of this machine, those that we may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 def name(device: torch.device) -> str:

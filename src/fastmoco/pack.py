@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fastmoco.flags import Data, Flag, Int
+from fastmoco.flags import Data, Flag, Int, place
 
 if TYPE_CHECKING:
     from fastmoco.images import Images, Source
@@ -38,11 +38,11 @@ def pack(
     """
     from fastmoco import data as sets
     from fastmoco.evaluate.progress import Progress
-    from fastmoco.machine import cores
+    from fastmoco.launch import cores
     from fastmoco.packing import occupy
 
     _refuse(str(out), size, quality, shard_mib, workers)
-    path, source = Path(out).expanduser(), sets.find(str(data), download)
+    path, source = place(str(out)), sets.find(str(data), download)
     if Path(data).is_dir() and Path(data).resolve() in path.resolve().parents:
         raise ValueError(f"OUT {out} is inside {data}, which would then hold its own copy; give a folder outside of it")
     settings = {"size": size, "quality": quality, "shard_mib": shard_mib}

@@ -3,14 +3,13 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from fastmoco.command import USUAL
 from fastmoco.compose import Settings, compose, flat
-from fastmoco.flags import Data, Flag, Int, Str, Switch
+from fastmoco.flags import Data, Flag, Int, Str, Switch, place
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +124,7 @@ def loader(
         data: images, as for `fastmoco pretrain`.
         size: pixels of a view.
         batch: images that are loaded together; by default 256 with a GPU, and 32 without.
-        workers: how many read images; by default as many as there are cores, and two without a GPU.
+        workers: how many read images; by default its part of the cores, 16 at most, and two without a GPU.
     """
     from fastmoco.bench import loader as bench
     from fastmoco.machine import settle
@@ -153,7 +152,7 @@ def train(
         data: images, as for `fastmoco pretrain`.
         loader: stream reads files while training, resident keeps all pixels on the device; auto is what fits.
         decode: who decodes JPEGs: the CPU's workers, or the GPU.
-        workers: how many read images; by default as many as there are cores, and two without a GPU.
+        workers: how many read images; by default its part of the cores, 16 at most, and two without a GPU.
         log_every: steps from one line of numbers to the next.
     """
     from fastmoco.bench import train as bench
@@ -228,7 +227,7 @@ def _many(device: "torch.device") -> int:
 
 def _refuse(out: str, seconds: float, counts: Mapping[str, int | None]) -> None:
     """What cannot be measured, or not be written, before minutes are spent on it."""
-    path = Path(out).absolute()
+    path = place(out).absolute()
     there = next(each for each in path.parents if each.exists())
     if out and (path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK)):
         raise ValueError(f"--out {out} cannot be written; give a file in a folder that can")

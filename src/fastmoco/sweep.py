@@ -11,7 +11,7 @@ import tyro
 
 from fastmoco.command import USUAL, word
 from fastmoco.compose import Settings, find_base, flat, start
-from fastmoco.flags import Flag, Float, Int, Str, Switch
+from fastmoco.flags import Flag, Float, Int, Str, Switch, place
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
 from fastmoco.trials.job import FINDINGS, Entry, Job, Means, Sweep
@@ -86,7 +86,7 @@ def sweep(
     from fastmoco import data as sets
     from fastmoco.bench.record import commit_here
     from fastmoco.images import fingerprint, glance
-    from fastmoco.machine import cores
+    from fastmoco.launch import cores
     from fastmoco.parts import split
 
     refuse_flags(what, seeds, jobs, beside, minutes, knn_every)
@@ -103,9 +103,9 @@ def sweep(
     source = sets.find(data, download)
     split(source, data)  # refuses a set without labels
     known = fingerprint(source.train)
-    file = Path(records or f"{FINDINGS}/{word(data)}.jsonl")
+    file = place(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
-    folder = Path(out or f"runs/sweep-{word(data)}")
+    folder = place(out or f"runs/sweep-{word(data)}")
     refuse_own_parts(recipes)
     if not dry_run:
         refuse_room(recipes, ledger, folder)

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +20,7 @@ from fastmoco.evaluate.fit import Classifier, Course, cosine, draws, fit
 from fastmoco.evaluate.knn import COUNTS, TEMPERATURE, votes
 from fastmoco.evaluate.linear import course, suited
 from fastmoco.evaluate.scores import top1
+from fastmoco.flags import place
 from fastmoco.protocols import Linear
 from fastmoco.spread import say
 
@@ -84,7 +84,7 @@ def measure(
     other = conclude("evaluate", linear, device, {**sizes, **found["linear, ours"]}, "", commit)
     record |= {"top1": found, "rows": record["rows"] + other["rows"]}
     if out:
-        save(Path(out), record)
+        save(place(out), record)
         say(f"the record is in {out}")
     return record
 

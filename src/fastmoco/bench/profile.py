@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from fastmoco.bench.clock import finish
 from fastmoco.bench.record import circumstances, save
 from fastmoco.bench.step import facts
 from fastmoco.engine import Engine, Gear
+from fastmoco.flags import place
 from fastmoco.learner import Learner
 from fastmoco.recipe import Recipe
 from fastmoco.report import print_table
@@ -57,7 +57,7 @@ def measure(recipe: Recipe, gear: Gear, out: str, about: Mapping[str, Any], comm
         lines = [[kind, f"{each['milliseconds']:.2f}", str(each["kernels"])] for kind, each in record["kinds"].items()]
         print_table(["kind of kernel", ">ms", ">kernels"], lines)
     if out:
-        save(Path(out), record)
+        save(place(out), record)
         print(f"the record is in {out}")
     return record
 

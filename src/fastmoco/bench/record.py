@@ -14,6 +14,7 @@ import torch
 from fastmoco import __version__
 from fastmoco.bench.clock import Contender
 from fastmoco.checkpoint import write
+from fastmoco.flags import place
 from fastmoco.report import print_table
 
 
@@ -39,7 +40,7 @@ def conclude(
         [_cells(row) for row in record["rows"]],
     )
     if out:
-        save(Path(out), record)
+        save(place(out), record)
         print(f"the record is in {out}")
     return record
 

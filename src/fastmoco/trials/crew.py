@@ -168,7 +168,7 @@ class Crew:
 
 def _threads(jobs: int) -> dict[str, str]:
     """Each training computes on its part of the cores, or they would wait for each other."""
-    from fastmoco.machine import cores
+    from fastmoco.launch import cores
 
     return {"OMP_NUM_THREADS": str(max(1, cores() // jobs))} if jobs > 1 else {}
 
