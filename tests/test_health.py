@@ -238,7 +238,7 @@ def test_a_learner_tells_of_channels_that_are_off():
 
 
 def test_channels_that_are_lost_are_told_with_what_to_do():
-    lost = "losing channels: 27 % are off; try optim.decay_norms=False, or less decay"
+    lost = "losing channels: 27 % are off; try a lower optim.weight_decay"
     assert judge(health_off=0.27) == lost
     assert judge(health_off=0.27, train_loss=CHANCE) == f"not learning yet: loss 4.85 at chance 4.85; {lost}"
     assert judge(health_off=0.2).startswith("healthy")

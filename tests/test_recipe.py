@@ -80,6 +80,7 @@ def test_a_recipe_that_cannot_work_is_refused_when_it_is_built(change, reason):
         (lambda: MLP((10**9,)), "widths="),
         (lambda: Weighted(1.1), "gamma=1.1"),
         (lambda: Beta(0.0), "alpha=0.0"),
+        (lambda: Beta(0.02), "alpha=0.02: Beta weights cannot be drawn for it; use 0.1 or more"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(make, reason):

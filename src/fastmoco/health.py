@@ -127,7 +127,7 @@ def verdict(
     elif place != "below":
         findings.append(f"not learning yet: {score}")
     if lost > MANY_OFF:
-        findings.append(f"losing channels: {100 * lost:.0f} % are off; try optim.decay_norms=False, or less decay")
+        findings.append(f"losing channels: {100 * lost:.0f} % are off; try a lower optim.weight_decay")
     if wait > LOADER_BOUND:
         # A resident loader only draws, and the draws of many images take hardly longer than those of few.
         fix = (

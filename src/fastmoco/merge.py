@@ -97,8 +97,8 @@ class Beta:
     alpha: float
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"alpha={self.alpha} gives no Beta distribution; use a positive number")
+        if not self.alpha >= 0.1:  # or many Gamma draws are float32's least number, and their weights 0.5
+            raise ValueError(f"alpha={self.alpha}: Beta weights cannot be drawn for it; use 0.1 or more")
 
     def groups(self, patches: int, n: int, grid: int, count: int | None) -> tuple[Group, ...]:
         if n != 2:

@@ -152,6 +152,3 @@ class BatchNorm(_BatchNorm):
         part = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), part)
         self.running_var.lerp_(variance.to(self.running_var.dtype), part)
-
-    def _check_input_dim(self, x: Tensor) -> None:
-        """Every number of dimensions will do."""
