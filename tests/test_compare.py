@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
+import PIL
 import pytest
 import torch
 from pictures import paint, pretrain_a_little
@@ -172,6 +173,15 @@ def test_other_held_out_images_are_measured_anew(run, images, tmp_path, measured
     assert len(measured) == 8
     name = "this encoder/linear/100%"
     assert second[name] == pytest.approx(100 - first[name])
+
+
+def test_what_another_pillow_has_read_is_measured_anew(run, images, measured, monkeypatch):
+    gain(run, images)
+    before = len(measured)
+    monkeypatch.setattr(PIL, "__version__", "another")
+    gain(run, images)
+    assert len(measured) == 2 * before
+    assert len(lines()) == 2 * before
 
 
 def test_other_weights_are_measured_anew_and_random_ones_are_not(run, images, measured, tmp_path):

@@ -1,3 +1,8 @@
+import errno
+import tracemalloc
+from pathlib import Path
+
+import PIL
 import pytest
 import torch
 from pictures import paint
@@ -67,6 +72,72 @@ def test_embeddings_are_extracted_once_for_the_same_weights_images_and_pixels(ne
     paint(tmp_path / "images", 33, classes=3)
     more = find(str(tmp_path / "images")).train
     assert embedded(net, Gallery(more, Frame(16), 1), CPU, "").x.shape == (33, first.x.shape[1])
+
+
+def test_a_store_that_cannot_be_written_loses_nothing_and_is_told_once(net, images, monkeypatch, tmp_path, capsys):
+    whole = embedded(net, Gallery(images, Frame(16), 1), CPU, "")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "file" / "store"))
+    monkeypatch.setattr(features, "_told", set())
+    capsys.readouterr()
+    for _ in range(2):
+        assert embedded(net, Gallery(images, Frame(16), 1), CPU, "").x.equal(whole.x)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == f"embeddings are not kept for the next time: {tmp_path}/file/store/features: Not a directory"
+
+
+def test_a_disk_that_failed_for_a_moment_leaves_out_images_only_once(net, images, monkeypatch):
+    read = type(images).read
+
+    def fail_at_some(self, index):
+        if index % 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(images), "read", fail_at_some)
+        gallery = Gallery(images, Frame(16), 1)
+        assert embedded(net, gallery, CPU, "").index.tolist() == list(range(0, 30, 2))
+        assert sorted(gallery.bad) == list(range(1, 30, 2))
+    gallery = Gallery(images, Frame(16), 1)
+    assert embedded(net, gallery, CPU, "").index.tolist() == list(range(30))
+    assert not gallery.bad
+
+
+def test_an_image_that_stays_unreadable_costs_the_others_nothing(net, images, monkeypatch):
+    Path(images.name(3)).write_text("no image")
+    first = embedded(net, Gallery(images, Frame(16), 1), CPU, "")
+    monkeypatch.setattr(features, "extract", None)  # it may not be asked again
+    gallery = Gallery(images, Frame(16), 1)
+    assert embedded(net, gallery, CPU, "").x.equal(first.x)
+    assert gallery.bad == {3: "cannot identify image file"}
+
+
+@pytest.mark.parametrize(("module", "name"), [(PIL, "__version__"), (features, "FORMAT")])
+def test_what_another_version_has_made_is_made_anew(module, name, monkeypatch):
+    remembered(lambda: {"x": torch.zeros(1)}, "a")
+    assert remembered(lambda: {"x": torch.ones(1)}, "a")["x"].tolist() == [0]
+    monkeypatch.setattr(module, name, "another")
+    assert remembered(lambda: {"x": torch.ones(1)}, "a")["x"].tolist() == [1]
+
+
+def test_what_is_kept_comes_back_as_it_was():
+    made = {"x": torch.randn(3, 5).T, "index": torch.arange(7), "none": torch.zeros(0, 4)}
+    remembered(lambda: made, "a")
+    found = remembered(dict, "a")
+    assert found.keys() == made.keys()
+    assert all(found[name].dtype == made[name].dtype and found[name].equal(made[name]) for name in made)
+
+
+def test_keeping_takes_no_memory_of_the_size_of_embeddings():
+    made = {"x": torch.zeros(2**22)}
+    remembered(lambda: {"x": torch.zeros(1)}, "what is imported")
+    tracemalloc.start()
+    try:
+        remembered(lambda: made, "a")
+        assert tracemalloc.get_traced_memory()[1] < made["x"].nbytes / 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_one_rank_has_not_kept_all_make_anew(monkeypatch):

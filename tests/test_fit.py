@@ -12,6 +12,7 @@ from torch import nn
 from fastmoco import encoder
 from fastmoco.data import find
 from fastmoco.draws import Draws
+from fastmoco.evaluate import features
 from fastmoco.evaluate import fit as module
 from fastmoco.evaluate.features import Features
 from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings, Encoded, Pictures
@@ -248,6 +249,48 @@ def test_a_long_fit_is_saved_now_and_then(monkeypatch):
     classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
     fit(classifier, Embeddings([found], draws(COURSE, 20, seed=0)), COURSE, bf16=False, what="", known="a")
     assert saved == list(range(1, 10))
+
+
+@pytest.fixture
+def _no_store(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "file" / "store"))
+    monkeypatch.setattr(features, "_told", set())
+
+
+@pytest.mark.usefixtures("_no_store")
+def test_a_fit_that_cannot_be_saved_goes_on_and_says_so_once(monkeypatch, capsys):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    before = classifier.head.weight.detach().clone()
+    fit(classifier, Embeddings([points()], draws(COURSE, 20, seed=0)), COURSE, bf16=False, what="", known="a")
+    assert not classifier.head.weight.equal(before)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("an unfinished classifier is not kept for the next time: ")
+    assert said.endswith("/file/store/unfinished: Not a directory")
+
+
+@pytest.mark.usefixtures("_no_store")
+def test_a_fit_that_is_stopped_and_cannot_be_saved_does_not_promise_to_go_on(capsys):
+    feed = Stopping([points()], draws(COURSE, 20, seed=0), signal.SIGTERM, 4)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Classifier(nn.Identity(), 6, 3, frozen=True, seed=0), feed, COURSE, bf16=False, what="", known="a")
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped by SIGTERM; the same command begins anew"
+
+
+def test_what_was_saved_on_the_way_and_cannot_be_removed_costs_nothing(monkeypatch, tmp_path):
+    found, plan = points(), draws(COURSE, 20, seed=0)
+    feed = Stopping([found], plan, signal.SIGTERM, 4)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Classifier(nn.Identity(), 6, 3, frozen=True, seed=0), feed, COURSE, bf16=False, what="", known="a")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(module, "in_turn", refuse)
+    classifier = Classifier(nn.Identity(), 6, 3, frozen=True, seed=0)
+    fit(classifier, Embeddings([found], plan), COURSE, bf16=False, what="", known="a")
+    assert len(list((tmp_path / "store" / "unfinished").iterdir())) == 1
 
 
 def test_a_rate_that_is_far_too_high_is_told():

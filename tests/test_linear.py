@@ -1,3 +1,4 @@
+import errno
 import math
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from fastmoco import encoder
 from fastmoco.data import find
 from fastmoco.evaluate import linear
 from fastmoco.evaluate.features import Features
-from fastmoco.evaluate.feeds import Embeddings
+from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings
 from fastmoco.evaluate.fit import Classifier, draws, fit
 from fastmoco.protocols import Linear, linear_20, linear_100
 
@@ -119,6 +120,25 @@ def test_looks_are_those_of_the_first_epochs_and_differ(subject):
     assert one.labels.tolist() == list(subject.train.labels)
     (again,) = linear.look(replace(subject, seed=0), linear.course(Linear(4, 1.0, 8)), 1)
     torch.testing.assert_close(again.x, one.x)
+
+
+def test_a_disk_that_failed_for_a_moment_is_not_remembered(subject, monkeypatch):
+    plan, read = linear.course(Linear(4, 1.0, 8)), type(subject.train).read
+
+    def fail_at_third(self, index):
+        if index == 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(subject.train), "read", fail_at_third)
+        (one,) = linear.look(subject, plan, 1)
+    assert (one.labels == NOT_ASKED).nonzero().tolist() == [[3]]
+    assert list(subject.unread) == [subject.train.name(3)]
+    well = replace(subject, unread={})
+    (again,) = linear.look(well, plan, 1)
+    assert again.labels.tolist() == list(subject.train.labels)
+    assert not well.unread
 
 
 def test_looks_that_no_memory_holds_are_refused_before_any_is_embedded(subject, monkeypatch):

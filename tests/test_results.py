@@ -40,7 +40,7 @@ while len(list(folder.iterdir())) < 2:  # for the other one
     time.sleep(0.01)
 for number in range(30):
     results.add(folder / "results.json", {"who": me, "number": number})
-    for file in (shards.store() / "features").glob("*.safetensors"):
+    for file in (shards.store() / "features").glob("*.pt"):
         file.unlink(missing_ok=True)
     made = features.remembered(lambda: {"x": torch.ones(3)}, "the same")
     assert made["x"].tolist() == [1, 1, 1]
@@ -66,7 +66,7 @@ def test_evaluations_that_end_at_once_all_have_their_records_and_share_embedding
     records = read(folder / "results.json")
     assert sorted((each["who"], each["number"]) for each in records) == [(me, n) for me in "ab" for n in range(30)]
     assert sorted(each.name for each in folder.iterdir()) == ["a", "b", "results.json"]
-    assert all(each.suffix == ".safetensors" for each in (tmp_path / "store" / "features").iterdir())
+    assert all(each.suffix == ".pt" for each in (tmp_path / "store" / "features").iterdir())
 
 
 def test_a_record_says_what_made_it_and_when(tmp_path):

@@ -6,7 +6,9 @@ import pickle
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +188,15 @@ def test_the_store_is_the_users_choice_or_the_cache(monkeypatch, tmp_path):
     monkeypatch.delenv("FASTMOCO_DATA")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert shards.store() == tmp_path / ".cache" / "fastmoco"
+
+
+def test_a_user_without_a_home_has_a_store_too(monkeypatch):
+    def fail():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FASTMOCO_DATA")
+    monkeypatch.setattr(Path, "home", fail)
+    assert shards.store() == Path(tempfile.gettempdir()) / "fastmoco"
 
 
 def test_few_shards_stay_open_and_pickles_carry_none(tmp_path):

@@ -144,6 +144,7 @@ def _subjects(exam: Exam, seeds: range) -> "dict[str, dict[int, Subject]]":
 def _measure(exam: Exam, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune") -> list[Record]:
     """Every number of the table; those that are in the file already are not made again."""
     from fastmoco.distributed import tell
+    from fastmoco.evaluate.features import maker
     from fastmoco.evaluate.gain import measure, trials
     from fastmoco.plots import PANELS
 
@@ -157,7 +158,7 @@ def _measure(exam: Exam, subjects: "dict[str, dict[int, Subject]]", seeds: range
         # Lower rates are for stages that have learnt something: random weights get the full rate everywhere.
         value = replace(protocol, decay=1.0) if trial.encoder == RANDOM else protocol
         course = str(value) if trial.method == "finetune" else ""
-        words = (str(trial), course, subject.known, subject.test.images.stamp(), str(subject.frame))
+        words = (maker(), str(trial), course, subject.known, subject.test.images.stamp(), str(subject.frame))
         known = tell(functools.partial(_known, words))
         if known not in kept:
             found = {"top1": measure(subject, trial, value), "images": _used(subject, trial)}

@@ -107,7 +107,12 @@ def is_image(name: bytes) -> bool:
 def store() -> Path:
     """The folder for downloads and for what should not be made twice."""
     chosen = os.environ.get("FASTMOCO_DATA")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fastmoco"
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    try:
+        return Path.home() / ".cache" / "fastmoco"
+    except RuntimeError:  # no home: a container may run as a user that it does not know
+        return Path(tempfile.gettempdir()) / "fastmoco"
 
 
 def show(path: bytes) -> str:

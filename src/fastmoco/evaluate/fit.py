@@ -1,7 +1,10 @@
 """Train a classifier on labelled images: the one loop of linear, semi-supervised and fine-tuning evaluations."""
 
+import contextlib
+import functools
 import hashlib
 import math
+import os
 import shutil
 import signal
 import time
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from fastmoco import checkpoint, shards
 from fastmoco.distributed import agree, leads, parallel, tell, total
 from fastmoco.draws import Draws
+from fastmoco.evaluate.features import keep
 from fastmoco.evaluate.feeds import NOT_ASKED, Feed
 from fastmoco.evaluate.progress import Progress
 from fastmoco.interrupts import Interrupts
@@ -94,7 +98,7 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
     step = _resume(folder, classifier, optimizer)
     network = parallel(classifier) if ranks > 1 else classifier.head if classifier.frozen else classifier
     assert network is not None, "parts of batches are for a group"
-    saved = time.monotonic()
+    saved, kept = time.monotonic(), False
     with (
         closing(feed.since(step)) as examples,
         Interrupts() as interrupts,
@@ -113,14 +117,15 @@ def fit(classifier: Classifier, feed: Feed, course: Course, *, bf16: bool, what:
             interrupts.hold()
             stop = _stop(interrupts)
             if leads() and (stop or time.monotonic() - saved > SECONDS):
-                _save(folder, step, classifier, optimizer)
+                save = functools.partial(_save, folder, step, classifier, optimizer)
+                kept = keep("an unfinished classifier is", save, progress.line)
                 saved = time.monotonic()
             if stop is not None:
                 agree(None)  # that it is saved: a launcher ends all ranks as soon as one has ended
-                progress.line.say(f"stopped by {stop.name}; the same command goes on")
+                progress.line.say(f"stopped by {stop.name}; the same command {'goes on' if kept else 'begins anew'}")
                 raise KeyboardInterrupt(int(stop))
-    if leads() and folder.exists():
-        with in_turn(folder):
+    if leads() and os.path.exists(folder):
+        with contextlib.suppress(OSError), in_turn(folder):  # what was learnt matters more than what is left behind
             shutil.rmtree(folder, ignore_errors=True)
     if not tell(lambda: all(bool(weight.isfinite().all()) for weight in classifier.parameters())):
         raise FloatingPointError(f"{what}: the weights are not finite any more; use a lower --lr")
@@ -169,6 +174,6 @@ def _resume(folder: Path, classifier: Classifier, optimizer: torch.optim.Optimiz
 
 def _newest(folder: Path) -> checkpoint.State | None:
     try:
-        return checkpoint.newest(folder, lambda text: None) if folder.exists() else None
+        return checkpoint.newest(folder, lambda text: None) if os.path.exists(folder) else None
     except ValueError:  # damaged, and no more lost than time
         return None

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fastmoco.distributed import local_world, together
-from fastmoco.evaluate.features import MOST, Features, Tensors, pooled, remembered
+from fastmoco.evaluate.features import MOST, Features, Tensors, mended, pooled, remembered
 from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings
 from fastmoco.evaluate.fit import Classifier, Course, cosine, fit
 from fastmoco.evaluate.progress import Progress
@@ -87,9 +87,13 @@ def look(subject: Subject, plan: Course, looks: int) -> list[Features]:
         subject.note(pooled(feed.bad))
         return {"x": x, "labels": labels}
 
-    found = remembered(make, subject.known, repr(subject.draws(short)))
-    unread = (found["labels"] == NOT_ASKED).any(0).nonzero()[:, 0].tolist()
-    subject.note(dict.fromkeys(unread, "it could not be read when it was embedded"))
+    def absent(found: Tensors) -> list[int]:
+        places: list[int] = (found["labels"] == NOT_ASKED).any(0).nonzero()[:, 0].tolist()
+        return places
+
+    known = (subject.known, repr(subject.draws(short)))
+    found = remembered(make, *known, stale=lambda found: mended(subject.train, absent(found)))
+    subject.note(dict.fromkeys(absent(found), "it could not be read when it was embedded"))
     places = torch.arange(images)
     pairs = zip(found["x"].to(subject.device), found["labels"].to(subject.device), strict=True)
     return [Features(x, places, labels) for x, labels in pairs]
