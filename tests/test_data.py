@@ -176,7 +176,7 @@ def test_a_class_that_is_called_train_is_no_part_of_the_set(tmp_path):
     assert names(find(str(tmp_path)).train, tmp_path) == ["train/0.png", "train/1.png"]
     plant(tmp_path / "two", "train/a/1.png", "train/b/1.png", "extra/1.png")
     assert names(find(str(tmp_path / "two")).train, tmp_path / "two") == ["train/a/1.png", "train/b/1.png"]
-    plant(tmp_path / "three", "train/1.png", "test/1.png")
+    plant(tmp_path / "three", "train/1.png", "test/1.png", ".thumbnails/1.png", "notes/.1.png")
     assert names(find(str(tmp_path / "three")).train, tmp_path / "three") == ["train/1.png"]
 
 

@@ -39,13 +39,19 @@ def find_folder(path: str) -> Source:
 
 def _is_class(path: str) -> bool:
     """Whether train/ is a class beside bus/ and car/, and no part: all hold images themselves, and there is no val/."""
-    holding = {name for name in os.listdir(path) if _holds_images(os.path.join(path, name))} - {"test"}
-    return "train" in holding and len(holding) > 1 and not any(os.path.isdir(os.path.join(path, name)) for name in VAL)
+    if not _holds_images(os.path.join(path, "train")) or any(os.path.isdir(os.path.join(path, name)) for name in VAL):
+        return False
+    others = (name for name in os.listdir(path) if name not in ("train", "test") and not name.startswith("."))
+    return any(_holds_images(os.path.join(path, name)) for name in others)
 
 
 def _holds_images(path: str) -> bool:
     """Whether it is a folder with images in itself, not further down."""
-    return os.path.isdir(path) and any(shards.is_image(os.fsencode(name)) for name in os.listdir(path))
+    try:
+        with os.scandir(os.fsencode(path)) as scan:
+            return any(shards.is_image(entry.name) and not entry.name.startswith(b".") for entry in scan)
+    except OSError:  # no folder, or not ours to look into
+        return False
 
 
 def _read_folder(path: str, known: tuple[str, ...] = (), names: Sequence[str] = ()) -> Images | None:
