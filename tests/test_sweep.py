@@ -325,7 +325,7 @@ def test_those_of_other_sweeps_count_as_well_if_they_are_told(stub, images):
 
 
 def test_trainings_that_share_a_machine_have_their_part_of_its_cores(monkeypatch):
-    monkeypatch.setattr("fastmoco.machine.cores", lambda: 16)
+    monkeypatch.setattr("fastmoco.launch.cores", lambda: 16)
     assert crew._threads(1) == {}, "one that is alone has all that torch takes"
     assert crew._threads(4) == {"OMP_NUM_THREADS": "4"}
     assert crew._threads(100) == {"OMP_NUM_THREADS": "1"}
