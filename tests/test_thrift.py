@@ -102,7 +102,11 @@ def test_parts_of_a_batch_learn_what_the_batch_does(name, recompute):
 @pytest.mark.parametrize(
     ("name", "spared", "encoders"),
     # One graph for each branch; more for paths that stop inside, and for parts of 3 and of 2 images.
-    [("fast_moco", (True, 0), 2), ("inside", (True, 0), 3), ("vit", (True, MICRO), 3)],
+    [
+        ("fast_moco", (True, 0), 2),
+        pytest.param("inside", (True, 0), 3, marks=pytest.mark.slow),
+        ("vit", (True, MICRO), 3),
+    ],
 )
 def test_networks_are_still_one_graph_each_and_learn_the_same(name, spared, encoders):
     theirs = plain(name)

@@ -169,6 +169,7 @@ def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
     no_orphans(tmp_path)
 
 
+@pytest.mark.slow
 def test_devices_start_again_after_a_kill(images, alone, tmp_path):
     words = flags(images, tmp_path / "run", "--devices", "2", "--workers", "0")
     command = [sys.executable, "-m", "fastmoco", *words]
