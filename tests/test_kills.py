@@ -136,7 +136,7 @@ def die_while_saving(images, out, moment):
 
 
 def test_kills_during_a_save_leave_no_trace(images, whole, tmp_path):
-    for moment in (9, 15):
+    for moment in (3, 9, 13, 15):
         assert die_while_saving(images, tmp_path / "run", moment)
     finish(images, tmp_path / "run", "--loader", "stream", "--workers", "1")
     alike(tmp_path / "run", whole)
