@@ -1,8 +1,6 @@
 import errno
-import tracemalloc
 from pathlib import Path
 
-import PIL
 import pytest
 import torch
 from pictures import paint
@@ -11,8 +9,8 @@ from fastmoco import encoder
 from fastmoco.album import middle
 from fastmoco.augment import normalise
 from fastmoco.data import find
-from fastmoco.evaluate import features
-from fastmoco.evaluate.features import embedded, extract, remembered
+from fastmoco.evaluate import features, store
+from fastmoco.evaluate.features import embedded, extract
 from fastmoco.evaluate.gallery import Frame, Gallery
 from fastmoco.evaluate.progress import Progress
 
@@ -78,7 +76,7 @@ def test_a_store_that_cannot_be_written_loses_nothing_and_is_told_once(net, imag
     whole = embedded(net, Gallery(images, Frame(16), 1), CPU, "")
     (tmp_path / "file").touch()
     monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "file" / "store"))
-    monkeypatch.setattr(features, "_told", set())
+    monkeypatch.setattr(store, "_told", set())
     capsys.readouterr()
     for _ in range(2):
         assert embedded(net, Gallery(images, Frame(16), 1), CPU, "").x.equal(whole.x)
@@ -111,52 +109,6 @@ def test_an_image_that_stays_unreadable_costs_the_others_nothing(net, images, mo
     gallery = Gallery(images, Frame(16), 1)
     assert embedded(net, gallery, CPU, "").x.equal(first.x)
     assert gallery.bad == {3: "cannot identify image file"}
-
-
-@pytest.mark.parametrize(("module", "name"), [(PIL, "__version__"), (features, "FORMAT")])
-def test_what_another_version_has_made_is_made_anew(module, name, monkeypatch):
-    remembered(lambda: {"x": torch.zeros(1)}, "a")
-    assert remembered(lambda: {"x": torch.ones(1)}, "a")["x"].tolist() == [0]
-    monkeypatch.setattr(module, name, "another")
-    assert remembered(lambda: {"x": torch.ones(1)}, "a")["x"].tolist() == [1]
-
-
-def test_what_is_kept_comes_back_as_it_was():
-    made = {"x": torch.randn(3, 5).T, "index": torch.arange(7), "none": torch.zeros(0, 4)}
-    remembered(lambda: made, "a")
-    found = remembered(dict, "a")
-    assert found.keys() == made.keys()
-    assert all(found[name].dtype == made[name].dtype and found[name].equal(made[name]) for name in made)
-
-
-def test_keeping_takes_no_memory_of_the_size_of_embeddings():
-    made = {"x": torch.zeros(2**22)}
-    remembered(lambda: {"x": torch.zeros(1)}, "what is imported")
-    tracemalloc.start()
-    try:
-        remembered(lambda: made, "a")
-        assert tracemalloc.get_traced_memory()[1] < made["x"].nbytes / 4
-    finally:
-        tracemalloc.stop()
-
-
-def test_what_one_rank_has_not_kept_all_make_anew(monkeypatch):
-    made = []
-
-    def make():
-        made.append(len(made))
-        return {"x": torch.tensor(made)}
-
-    assert remembered(make, "a")["x"].equal(remembered(make, "a")["x"])
-    assert made == [0]
-    monkeypatch.setattr(features, "agree", lambda mine: [mine, True])
-    assert remembered(make, "a")["x"].tolist() == [0, 1]
-
-
-def test_what_is_made_is_kept_by_one_rank(monkeypatch, tmp_path):
-    monkeypatch.setattr(features, "leads", lambda: False)
-    remembered(lambda: {"x": torch.zeros(1)}, "a")
-    assert not (tmp_path / "store").exists()
 
 
 def test_weights_that_have_diverged_are_refused(net, images):

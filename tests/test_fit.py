@@ -12,8 +12,8 @@ from torch import nn
 from fastmoco import encoder
 from fastmoco.data import find
 from fastmoco.draws import Draws
-from fastmoco.evaluate import features
 from fastmoco.evaluate import fit as module
+from fastmoco.evaluate import store
 from fastmoco.evaluate.features import Features
 from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings, Encoded, Pictures
 from fastmoco.evaluate.fit import Classifier, Course, cosine, draws, fit
@@ -255,7 +255,7 @@ def test_a_long_fit_is_saved_now_and_then(monkeypatch):
 def _no_store(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FASTMOCO_DATA", str(tmp_path / "file" / "store"))
-    monkeypatch.setattr(features, "_told", set())
+    monkeypatch.setattr(store, "_told", set())
 
 
 @pytest.mark.usefixtures("_no_store")

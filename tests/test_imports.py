@@ -46,7 +46,7 @@ ARROW = [
     {"__main__", "__init__"},
 ]
 INSIDE = [  # evaluate/
-    {"scores", "progress"},
+    {"scores", "progress", "store"},
     {"gallery"},
     {"features", "recalibration"},
     {"feeds"},

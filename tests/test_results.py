@@ -32,7 +32,7 @@ import sys, time
 from pathlib import Path
 import torch
 from fastmoco import results, shards
-from fastmoco.evaluate import features
+from fastmoco.evaluate import store
 
 me, folder = sys.argv[1], Path(sys.argv[2])
 (folder / me).touch()
@@ -42,7 +42,7 @@ for number in range(30):
     results.add(folder / "results.json", {"who": me, "number": number})
     for file in (shards.store() / "features").glob("*.pt"):
         file.unlink(missing_ok=True)
-    made = features.remembered(lambda: {"x": torch.ones(3)}, "the same")
+    made = store.remembered(lambda: {"x": torch.ones(3)}, "the same")
     assert made["x"].tolist() == [1, 1, 1]
 """
 

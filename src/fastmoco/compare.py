@@ -144,8 +144,8 @@ def _subjects(exam: Exam, seeds: range) -> "dict[str, dict[int, Subject]]":
 def _measure(exam: Exam, subjects: "dict[str, dict[int, Subject]]", seeds: range, protocol: "Finetune") -> list[Record]:
     """Every number of the table; those that are in the file already are not made again."""
     from fastmoco.distributed import tell
-    from fastmoco.evaluate.features import maker
     from fastmoco.evaluate.gain import measure, trials
+    from fastmoco.evaluate.store import maker
     from fastmoco.plots import PANELS
 
     path = exam.out.parent / "gain.jsonl"

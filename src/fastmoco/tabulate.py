@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from fastmoco.compose import Settings, compose, find_base, flat
-from fastmoco.flags import Int, Str
+from fastmoco.flags import Int, Str, place
 from fastmoco.trials.job import FINDINGS
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def report(
     from fastmoco.run import room
     from fastmoco.trials.evidence import gather
 
+    figures = str(place(figures)) if figures else ""
     known = _read(records, str(data))
     base = recipe_base or _usual(known)
     find_base(base)  # whose mistakes are the flag's
@@ -85,7 +86,7 @@ def report(
         room(Path(figures), "--figures")
         for path in draw(gather(known, base, setting), Path(figures), table):
             print(f"drawn: {path}")
-    texts = {Path(each): filled(Path(each), makers, Path(figures or FIGURES), table) for each in fill}
+    texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(place, fill)}
     for document, text in texts.items():  # only now, when all could be made
         document.write_text(text, newline="")
         print(f"filled: {document}")
@@ -232,7 +233,7 @@ def _read(records: Sequence[str], data: str) -> "dict[str, list[Finding]]":
     from fastmoco.names import unknown
     from fastmoco.trials.findings import read
 
-    paths = [path for each in records or [FINDINGS] for path in _files(Path(each))]
+    paths = [path for each in records or [FINDINGS] for path in _files(place(each))]
     known: dict[str, list[Finding]] = {}
     for path in paths:
         known.setdefault(path.name, []).extend(read([path]))

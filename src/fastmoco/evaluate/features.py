@@ -1,34 +1,20 @@
 """Embeddings of whole images, extracted once and kept for the next evaluation."""
 
-import functools
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import PIL
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from fastmoco import shards
 from fastmoco.album import read
-from fastmoco.checkpoint import write
-from fastmoco.distributed import agree, concatenate, leads, world
+from fastmoco.distributed import agree, concatenate, world
 from fastmoco.encoder import Encoder
 from fastmoco.evaluate.gallery import Gallery, labels_of, show
 from fastmoco.evaluate.progress import Progress
+from fastmoco.evaluate.store import Tensors, remembered
 from fastmoco.images import Images
-from fastmoco.line import Line
-from fastmoco.lock import in_turn
 from fastmoco.weights import digest
-
-MOST = 2**34  # bytes of embeddings that are kept on the disk: those of ImageNet by a ResNet-50 are 10 GiB
-FORMAT = 1  # of what is kept; a change in how images are decoded, cut, shown or embedded makes all of it anew
-
-Tensors = dict[str, Tensor]
-
-_told: set[str] = set()  # what this process has said that it does not keep
 
 
 @dataclass(frozen=True)
@@ -95,59 +81,9 @@ def pooled(bad: dict[int, str]) -> dict[int, str]:
     return {number: reason for each in heard if each for number, reason in each.items()}
 
 
-def maker() -> str:
-    """By which version something was made of images: another Pillow may decode and resize them otherwise."""
-    return f"format {FORMAT}, Pillow {PIL.__version__}"
-
-
-def remembered(
-    make: Callable[[], Tensors], *known: str, stale: Callable[[Tensors], bool] = lambda found: False
-) -> Tensors:
-    """What was made before, from the disk, if all by which it is known again is the same and it is not `stale`."""
-    name = hashlib.sha256("\n".join((maker(), *known)).encode()).hexdigest()[:24]
-    path = shards.store() / "features" / f"{name}.pt"
-    found = _recall(path)
-    if found is not None and stale(found):
-        found = None
-    if agree(True if found is None else None) is None and found is not None:
-        return found
-    made = make()  # by all ranks, if only one of them has no such file
-    if leads() and sum(value.nbytes for value in made.values()) <= MOST:
-        keep("embeddings are", functools.partial(_store, path, made), Line())
-    return made
-
-
 def mended(images: Images, absent: Iterable[int]) -> bool:
     """Whether an image that was left out can be read by now: a disk may have failed for a moment only."""
     return any(place not in read(images, place)[1] for place in absent)
-
-
-def keep(what: str, write_it: Callable[[], object], line: Line) -> bool:
-    """Write what saves time later. What cannot be written is no reason to lose the work, but one to tell of it."""
-    try:
-        write_it()
-    except OSError as error:
-        if what not in _told:
-            _told.add(what)
-            reason = f"{error.filename}: {error.strerror}" if error.filename else error
-            line.say(f"{what} not kept for the next time: {reason}")
-        return False
-    return True
-
-
-def _recall(path: Path) -> Tensors | None:
-    """What a file holds. One that is absent or damaged is made anew, whatever its reader says of it."""
-    try:
-        found: Tensors = torch.load(path, mmap=True, weights_only=True)
-        return found
-    except Exception:
-        return None
-
-
-def _store(path: Path, made: Tensors) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with in_turn(path):  # with another evaluation that asks for the same
-        write(path, lambda file: torch.save(made, file))  # which streams: safetensors would copy it all
 
 
 def embedded(encoder: Encoder, gallery: Gallery, device: torch.device, what: str) -> Features:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from fastmoco import checkpoint, shards
 from fastmoco.distributed import agree, leads, parallel, tell, total
 from fastmoco.draws import Draws
-from fastmoco.evaluate.features import keep
 from fastmoco.evaluate.feeds import NOT_ASKED, Feed
 from fastmoco.evaluate.progress import Progress
+from fastmoco.evaluate.store import keep
 from fastmoco.interrupts import Interrupts
 from fastmoco.lock import in_turn
 from fastmoco.meeting import orphaned

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from fastmoco.distributed import local_world, together
-from fastmoco.evaluate.features import MOST, Features, Tensors, mended, pooled, remembered
+from fastmoco.evaluate.features import Features, mended, pooled
 from fastmoco.evaluate.feeds import NOT_ASKED, Embeddings
 from fastmoco.evaluate.fit import Classifier, Course, cosine, fit
 from fastmoco.evaluate.progress import Progress
 from fastmoco.evaluate.scores import tops
+from fastmoco.evaluate.store import MOST, Tensors, remembered
 from fastmoco.evaluate.subject import Answers, Subject
 from fastmoco.optim import LARS, Lars
 from fastmoco.protocols import Linear
