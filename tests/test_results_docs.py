@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fastmoco.documents import places
-from fastmoco.tabulate import DRAWN, FIGURES, filled, tables
+from fastmoco.report import DRAWN, FIGURES, filled, tables
 from fastmoco.trials.findings import read
 
 ROOT = Path(__file__).parents[1]

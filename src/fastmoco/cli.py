@@ -24,8 +24,8 @@ from fastmoco.flags import Str
 from fastmoco.foreign import import_
 from fastmoco.names import unknown
 from fastmoco.pack import pack
+from fastmoco.report import report
 from fastmoco.sweep import sweep
-from fastmoco.tabulate import report
 
 
 def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE]")] = "") -> None:
@@ -34,8 +34,8 @@ def recipes(table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[
     Args:
         table: only this table or figure, such as table4a, figure3b, text or pocket; or your own file.py.
     """
+    from fastmoco.printing import print_rows
     from fastmoco.recipes import rows
-    from fastmoco.report import print_rows
 
     print_rows(rows(table))
 
@@ -54,9 +54,9 @@ def show(
         set: change a value of the recipe, such as optim.lr=0.15, encoder=resnet18 or views.*.size=128.
     """
     from fastmoco.notation import override
+    from fastmoco.printing import print_row
     from fastmoco.recipe import Row
     from fastmoco.recipes import find
-    from fastmoco.report import print_row
 
     recipe, settings, named = start(row, recipe_base), flat(set), title(row, recipe_base)
     paper = {} if recipe_base else find(row).paper  # whose numbers are of its own setting

@@ -71,7 +71,7 @@ def _draw(exam: Exam, records: Sequence[Record], over: str) -> None:
     """The table, on standard output and in a file, and the figure."""
     from fastmoco import plots
     from fastmoco.checkpoint import write
-    from fastmoco.report import print_table
+    from fastmoco.printing import print_table
 
     columns, lines = tabulate(records)
     print_table(columns, lines)

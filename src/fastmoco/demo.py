@@ -32,8 +32,8 @@ def demo(*, out: str = "runs/demo", seconds: float = 45, seed: int = 0) -> Path:
     from fastmoco.flags import place
     from fastmoco.journal import kept
     from fastmoco.learner import Learner
+    from fastmoco.printing import print_table
     from fastmoco.recipes import find
-    from fastmoco.report import print_table
     from fastmoco.run import fresh
 
     if not 0 < seconds < 10**6:

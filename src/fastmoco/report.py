@@ -1,145 +1,265 @@
-"""What a person reads about recipes: the list of rows, and one row in full."""
+"""`fastmoco report`: what sweeps found, as tables for people, in documents, and as figures."""
 
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Literal
+import difflib
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
+import tyro
 
-from fastmoco.contrast import InfoNCE
-from fastmoco.cost import Cost, measure
-from fastmoco.kinds import brief
-from fastmoco.recipe import Recipe, Row
+from fastmoco.compose import Settings, compose, find_base, flat
+from fastmoco.flags import Int, Str, place
+from fastmoco.trials.job import FINDINGS
 
-WIDE = 200  # columns, enough for every line
+if TYPE_CHECKING:
+    from fastmoco.documents import Table
+    from fastmoco.recipe import Recipe
+    from fastmoco.trials.evidence import Evidence
+    from fastmoco.trials.findings import Finding
 
-
-def print_rows(rows: Mapping[str, Row]) -> None:
-    """The rows with what they make and what the paper reports of them, a blank line between tables."""
-    listing = _table("row", ">samples", ">pairs", ">epochs", ">batch", "evaluation", "in the paper")
-    last = ""
-    for name, row in rows.items():
-        table = name.rpartition("/")[0]
-        if last not in ("", table):
-            listing.add_row()
-        last = table
-        recipe = row.recipe
-        listing.add_row(
-            name,
-            str(len(recipe.samples())),
-            str(_pairs(recipe)),
-            str(recipe.epochs),
-            str(recipe.batch),
-            type(recipe.evaluation).__name__.lower(),
-            _numbers(row.paper) or "-",
-        )
-    _print(listing, _console(WIDE))  # a name is never cut, however narrow the terminal
+FIGURES = "docs/results"
+BASE = "pocket/imagenette"
+ALL = "all"
+UNASKED = ("settings", ALL)  # tables that are printed only if asked for
+SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
+WAYS = 3  # in which findings differ from a base, that are told at once
+PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
+DRAWN = {  # for each figure what it shows, in words for those who cannot see it
+    "epochs": "Top-1 of MoCo v3 and Fast-MoCo against epochs and, where they are known, minutes of training",
+    "ablations": "Top-1 of the rows of the paper's ablation figures",
+}
 
 
-def print_row(name: str, row: Row, settings: Sequence[str] = ()) -> None:
-    """One row: its table of views, what it makes, what it costs, and how it is trained."""
-    cost = measure(row.recipe)
-    console = _console(None if sys.stdout.isatty() else WIDE)
-    print(name + "".join(f" --set {shlex.quote(setting)}" for setting in settings))
-    if row.paper:
-        print("changed, so not the paper's row" if settings else f"in the paper: {_numbers(row.paper)}")
-    for part in (_views(row.recipe, cost), _networks(row.recipe, cost), _facts(row.recipe)):
-        print()
-        _print(part, console)
+SHOWN = {"epochs": ("epochs",), "ablations": ("figure3a", "figure3b", "figure4a", "figure4b", "figure6")}
 
 
-def print_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Any table; a column whose name begins with > holds numbers."""
-    table = _table(*columns)
-    for line in lines:
-        table.add_row(*line)
-    _print(table, _console(WIDE))
+_RECORDS = tyro.conf.arg(metavar="[RECORDS ...]", help_behavior_hint="")
+Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
 
 
-def _views(recipe: Recipe, cost: Cost) -> Table:
-    views = _table("view", ">px", ">crops", "scale", "online path", ">online encoder", "target path", ">target encoder")
-    for number, (view, online, target) in enumerate(zip(recipe.views, cost.online, cost.target, strict=True)):
-        views.add_row(
-            str(number),
-            str(view.size),
-            str(view.count),
-            f"{view.scale[0]:g}-{view.scale[1]:g}",
-            " ".join(map(brief, view.online)),
-            _giga(online.get("encoder", 0)),
-            " ".join(map(brief, view.target)),
-            "same pass" if view.target and "encoder" not in target else _giga(target.get("encoder", 0)),
-        )
-    return views
+def report(
+    records: Annotated[tuple[str, ...], tyro.conf.Positional, _RECORDS] = (),
+    *,
+    recipe_base: Str = "",
+    data: Str = "",
+    batch: Int = None,
+    set: Settings = (),
+    table: Words = (),
+    epochs: Int = None,
+    fill: Words = (),
+    figures: Str = "",
+) -> None:
+    """Tables and figures of what sweeps found: the paper's numbers, and here the mean and spread over seeds.
+
+    Args:
+        records: files that `fastmoco sweep` has written; by default all of runs/findings.
+        recipe_base: the row in whose setting the rows of the paper were trained; by default pocket/imagenette, or if
+            there are none of it what most trainings have.
+        data: only trainings on these images, by the name that the sweep was told.
+        batch: the --batch of the sweep, if it was given one.
+        set: the --set of the sweep, if it was given any, such as optim.lr=0.15.
+        table: only these tables, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py;
+            all is every training, also of rows without a base.
+        epochs: the length of the trainings that are compared; by default what most rows of a table have.
+        fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
+        figures: a folder for figures, such as docs/results, of all tables or of those that are asked for; by default
+            none are drawn.
+    """
+    from fastmoco.run import room
+    from fastmoco.trials.evidence import gather
+
+    figures = str(place(figures)) if figures else ""
+    known = _read(records, str(data))
+    base = recipe_base or _usual(known)
+    find_base(base)  # whose mistakes are the flag's
+    setting = compose(base, flat(set), None, batch, "", None)
+    if table != (ALL,):  # which is of any setting
+        asked = bool(recipe_base or set or batch is not None)  # for one setting, and others will not do
+        _refuse([gather(known, base, setting), *(gather(known, row) for row in SETS.values() if not asked)], known)
+    _refuse_epochs(epochs, known)
+    if figures and Path(figures).exists() and not Path(figures).is_dir():
+        raise ValueError(f"--figures {figures} is a file; give a folder")
+    makers = tables(known, base, epochs, table, setting)
+    if figures:
+        room(Path(figures), "--figures")
+        for path in draw(gather(known, base, setting), Path(figures), table):
+            print(f"drawn: {path}")
+    texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(place, fill)}
+    for document, text in texts.items():  # only now, when all could be made
+        document.write_text(text, newline="")
+        print(f"filled: {document}")
+    if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
+        ways = "; name others, or leave out --table" if table else f", but {_others(base, known)}"
+        raise ValueError(f"the findings are of none of these tables{ways}")
 
 
-def _networks(recipe: Recipe, cost: Cost) -> Table:
-    networks = _table("network", "form", ">parameters", ">online multiply-adds", ">target multiply-adds")
-    forms = {
-        "encoder": recipe.encoder,
-        "projector": "-".join(map(str, recipe.projector.widths)),
-        "predictor": "-".join(map(str, recipe.predictor.widths)),
-        "support": f"{recipe.support} vectors",
+def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:
+    """The base of most trainings that are as it is, or else of most. Files that records name are not run."""
+    from collections import Counter
+
+    from fastmoco.recipes import rows
+    from fastmoco.trials.tables import changed
+
+    known = rows()
+    every = [each for findings in records.values() for each in findings if (each.base or each.row) in known]
+    bases = Counter(each.base or each.row for each in every if not any(changed([each])))
+    there = [base for base, _ in (bases or Counter(each.base or each.row for each in every)).most_common()]
+    return BASE if BASE in there or not there else there[0]
+
+
+def _refuse(evidences: "Sequence[Evidence]", records: "Mapping[str, Sequence[Finding]]") -> None:
+    """Records of other settings only; which those are is said."""
+    if not any(evidence.findings for evidence in evidences):
+        base = evidences[0].base
+        there = any((each.base or each.row) == base for findings in records.values() for each in findings)
+        setting = "that setting" if there else "the setting"
+        raise ValueError(f"no findings in {setting} of {base}, but {_others(base, records)}")
+
+
+def _others(base: str, records: "Mapping[str, Sequence[Finding]]") -> str:
+    """Which trainings there are, and how to ask for them."""
+    from collections import Counter
+
+    from fastmoco.trials.tables import changed
+
+    every = [each for findings in records.values() for each in findings]
+    own = [each for each in every if (each.base or each.row) == base]
+    if own and not any(changed(own)):
+        return f"{len(own)} with the base as it is: leave out --batch and --set if given, or look at --table {ALL}"
+    if own:
+        ways = [f"{count} with {said or 'the base as it is'}" for said, count in changed(own).items()]
+        found = "; ".join([*ways[:WAYS], *([f"others in {len(ways) - WAYS} more ways"] if len(ways) > WAYS else [])])
+        return f"{found}: say the same by --batch and --set, or look at --table {ALL}"
+    there = Counter(each.base or each.row for each in every)
+    found = ", ".join(f"{count} of {name}" for name, count in there.items())
+    return f"{found}: give that as --recipe-base, with the --batch and --set of the sweep, or look at --table {ALL}"
+
+
+def _refuse_epochs(epochs: int | None, records: "Mapping[str, Sequence[Finding]]") -> None:
+    after = sorted({each.recipe.epochs for findings in records.values() for each in findings})
+    if epochs is not None and epochs not in after:
+        raise ValueError(f"--epochs {epochs}: no training had so many; use {', '.join(map(str, after))}")
+
+
+def tables(
+    records: "Mapping[str, Sequence[Finding]]",
+    base: str = BASE,
+    epochs: int | None = None,
+    only: Sequence[str] = (),
+    setting: "Recipe | None" = None,
+) -> "dict[str, Callable[[], Table]]":
+    """All tables that can be made, by name, or those that are asked for."""
+    from fastmoco.names import unknown
+    from fastmoco.recipes import TABLES
+    from fastmoco.trials import rivals
+    from fastmoco.trials.evidence import gather
+    from fastmoco.trials.tables import everything, paper_table, settings
+
+    every = [each for findings in records.values() for each in findings]
+    if tuple(only) == (ALL,):  # of any setting, and of sets that cannot be told together
+        return {ALL: lambda: everything(every, epochs)}
+    here = gather(records, base, setting)
+    others = {name: here if row == base else gather(records, row) for name, row in SETS.items()}
+    told = [here, *(each for each in others.values() if each is not here)]
+    made: dict[str, Callable[[], Table]] = {
+        "settings": lambda: settings(told),
+        "results": lambda: rivals.summary(told),
+        "headline": lambda: rivals.headline(here, epochs),
+        "epochs": lambda: rivals.lengths(here),
+        "encoders": lambda: rivals.encoders(here, epochs),
+        **{name: functools.partial(rivals.headline, each, epochs) for name, each in others.items()},
+        ALL: lambda: everything(every, epochs),
     }
-    for network, form in forms.items():
-        online, target = (sum(spent.get(network, 0) for spent in side) for side in (cost.online, cost.target))
-        if online or target:
-            networks.add_row(network, form, f"{cost.parameters.get(network, 0):,}", _giga(online), _giga(target))
-    totals = (sum(sum(spent.values()) for spent in side) for side in (cost.online, cost.target))
-    networks.add_row("together", "per image", f"{sum(cost.parameters.values()):,}", *map(_giga, totals))
-    return networks
+    for name in only or PAPER:
+        if name in TABLES or ".py" in name:
+            made[name] = functools.partial(paper_table, here, name, epochs)
+        elif name not in made:
+            raise ValueError(unknown("table", name, [*made, *TABLES, "my.py"]))
+    return {name: made[name] for name in only or made}
 
 
-def _facts(recipe: Recipe) -> Table:
-    facts = _table("", "")
-    facts.show_header = False
-    facts.add_row("samples", f"{len(recipe.samples())} per image")
-    facts.add_row("pairs", f"{_pairs(recipe)} per image, {brief(recipe.pairs)}")
-    facts.add_row("target", repr(recipe.target))
-    facts.add_row("contrast", repr(recipe.contrast))
-    facts.add_row("chance loss", _chance(recipe))
-    facts.add_row("training", f"{recipe.epochs} epochs at batch {recipe.batch}")
-    facts.add_row("optimiser", f"{recipe.optim}, {f'clip {recipe.clip:g}' if recipe.clip else 'no clipping'}")
-    facts.add_row("schedule", str(recipe.schedule))
-    facts.add_row("evaluation", str(recipe.evaluation))
-    return facts
+def draw(here: "Evidence", folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The figures for which there are findings, or those of them that are asked for."""
+    from fastmoco.trials import curves
+
+    ways: dict[str, Callable[[Evidence, Path], bool]] = {"epochs": curves.epochs, "ablations": curves.ablations}
+    assert set(ways) == set(DRAWN), "a figure without words, or the reverse"
+    paths = {name: folder / f"{name}.png" for name in ways if not only or {ALL, *SHOWN[name]} & {*only}}
+    if not paths:
+        known = ", ".join(table for shown in SHOWN.values() for table in shown)
+        raise ValueError(f"--figures: no figure shows {', '.join(only)}; ask for {known}, or leave out --table")
+    return [path for name, path in paths.items() if ways[name](here, path)]
 
 
-def _chance(recipe: Recipe) -> str:
-    chance = f"{recipe.contrast.chance(recipe.batch):.3f}"
-    return f"{chance}, ln {recipe.batch}" if isinstance(recipe.contrast, InfoNCE) else chance
+def filled(document: Path, makers: "Mapping[str, Callable[[], Table]]", figures: Path, only: Sequence[str] = ()) -> str:
+    """A document with each table, and each figure that there is, in its place."""
+    from fastmoco import documents
+    from fastmoco.names import unknown
+
+    text = documents.read(document)
+    made: dict[str, Callable[[], str]] = {name: functools.partial(_markdown, make) for name, make in makers.items()}
+    drawn = {} if only else {f"figure {name}": figures / f"{name}.png" for name in DRAWN}
+    known = documents.places(text, [*made, *drawn], str(document))
+    # One that was not drawn stays as it is.
+    made |= {name: functools.partial(_link, document, path) for name, path in drawn.items() if path.exists()}
+    names = [*made, *drawn]
+    others = [] if only else [name for name in documents.marked(text) if name not in names]
+    # Others may fill theirs, unless it looks like a slip, or is all that there is.
+    slips = [name for name in others if not known or difflib.get_close_matches(name, names, cutoff=0.8)]
+    if slips:
+        raise ValueError(f"{document}: {unknown('table', slips[0], names)}")
+    missing = [name for name in only if name not in known] or ([] if known else [next(iter(made))])
+    if missing:
+        name = missing[0]
+        raise ValueError(
+            f"{document} has no place for a table: put <!-- {name} --> and <!-- /{name} --> where it belongs"
+        )
+    return documents.fill(text, made, str(document))
 
 
-def _pairs(recipe: Recipe) -> int:
-    return sum(map(len, recipe.meetings()))
+def _markdown(make: "Callable[[], Table]") -> str:
+    return make().markdown()
 
 
-def _numbers(paper: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:g}" for name, value in paper.items())
+def _link(document: Path, figure: Path) -> str:
+    """A figure, as a document shows it."""
+    return f"![{DRAWN[figure.stem]}]({Path(os.path.relpath(figure, document.parent)).as_posix()})"
 
 
-def _giga(count: int) -> str:
-    return f"{count / 1e9:.3f} G" if count else ""
+def _read(records: Sequence[str], data: str) -> "dict[str, list[Finding]]":
+    """Findings by the name of their file; there is at least one."""
+    from fastmoco.names import unknown
+    from fastmoco.trials.findings import read
+
+    paths = [path for each in records or [FINDINGS] for path in _files(place(each))]
+    known: dict[str, list[Finding]] = {}
+    for path in paths:
+        known.setdefault(path.name, []).extend(read([path]))
+    sets = dict.fromkeys(each.data for findings in known.values() for each in findings)
+    if not sets:
+        raise ValueError(f"no findings in {' '.join(records) or FINDINGS}; `fastmoco sweep` makes them")
+    if data and data not in sets:
+        raise ValueError(f"--data: {unknown('set', data, [*sets])}")
+    return {name: [each for each in found if data in ("", each.data)] for name, found in known.items()}
 
 
-def _table(*columns: str) -> Table:
-    """A table without lines; a column whose name begins with > holds numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for column in columns:
-        side: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-        table.add_column(column.removeprefix(">"), justify=side, overflow="fold")
-    return table
+def _files(path: Path) -> list[Path]:
+    if not path.exists() and str(path) != FINDINGS:
+        raise ValueError(f"no records {str(path)!r}; give files that `fastmoco sweep` has written, or their folder")
+    return sorted(path.glob("*.jsonl")) if path.is_dir() or not path.exists() else [path]
 
 
-def _print(table: Table, console: Console) -> None:
-    """Without the blanks that fill up a line, so that output can be pasted."""
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+def _print(makers: "Mapping[str, Callable[[], Table]]") -> bool:
+    """Those that have rows, if any."""
+    from fastmoco.printing import print_table
 
-
-def _console(width: int | None = None) -> Console:
-    """Plain text, as wide as the terminal or as told."""
-    return Console(width=width, highlight=False, markup=False, emoji=False, color_system=None)
+    # Once: with the base of a set of its own, the headline is that set's.
+    shown = list(dict.fromkeys(made for make in makers.values() if (made := make()).rows))
+    for number, table in enumerate(shown):
+        print("\n" * (number > 0) + table.title + "\n")
+        print_table([table.head[0], *(f">{name}" for name in table.head[1:])], table.rows)
+        for note in table.notes:
+            print(note)
+    return bool(shown)

@@ -12,7 +12,7 @@ import torch
 from fastmoco import __version__
 from fastmoco.checkpoint import write
 from fastmoco.lock import in_turn
-from fastmoco.report import print_table
+from fastmoco.printing import print_table
 
 FILE = "results.json"
 

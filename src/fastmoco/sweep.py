@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -136,8 +137,8 @@ def _state(task: Task, older: "Finding | None") -> str:
 
 
 def _suited(base: str, rows: Iterable[str]) -> str:
-    """The set that pocket rows are named after, be they Fast-MoCo's or MoCo v3's: the base, or else all rows."""
-    names = {row.removeprefix("pocket/").removesuffix("_mocov3") for row in ([base] if base else rows)}
+    """The set that pocket rows are named after, whichever method and length they are of: the base, or else all rows."""
+    names = {re.sub("_long|_mocov3", "", row.removeprefix("pocket/")) for row in ([base] if base else rows)}
     name = names.pop()
     return name if not names and USUAL.get(name) == f"pocket/{name}" else ""
 
@@ -232,7 +233,7 @@ def _spell(given: dict[str, Any]) -> str:
 
 def _conclude(recipes: "dict[Entry, Recipe]", ledger: Ledger, outcome: Outcome) -> None:
     """The table, where it comes from, and what is missing from it."""
-    from fastmoco.report import print_table
+    from fastmoco.printing import print_table
     from fastmoco.trials.findings import WORDS
     from fastmoco.trials.tally import score
 

@@ -17,8 +17,8 @@ from fastmoco.bench.step import facts
 from fastmoco.engine import Engine, Gear
 from fastmoco.flags import place
 from fastmoco.learner import Learner
+from fastmoco.printing import print_table
 from fastmoco.recipe import Recipe
-from fastmoco.report import print_table
 
 STEPS = 5
 

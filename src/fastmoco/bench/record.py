@@ -15,7 +15,7 @@ from fastmoco import __version__
 from fastmoco.bench.clock import Contender
 from fastmoco.checkpoint import write
 from fastmoco.flags import place
-from fastmoco.report import print_table
+from fastmoco.printing import print_table
 
 
 def conclude(

@@ -9,7 +9,7 @@ from invented import finding, seeds
 
 from fastmoco.compose import compose
 from fastmoco.recipes import find
-from fastmoco.tabulate import filled, report, tables
+from fastmoco.report import filled, report, tables
 from fastmoco.transfer import carry
 from fastmoco.trials import curves
 from fastmoco.trials.crew import scores
