@@ -85,6 +85,7 @@ def test_one_legend_names_all_lines():
     figure = draw_epochs(evidence(*BOTH))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         *("MoCo v3, cached linear", "MoCo v3, kNN", "Fast-MoCo, cached linear", "Fast-MoCo, kNN"),
+        "kNN on the way",
     ]
     assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
 

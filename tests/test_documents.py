@@ -1,6 +1,10 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
-from fastmoco.documents import NOTHING, Table, fill, places
+from fastmoco.documents import NOTHING, Table, fill, places, read
 
 PAGE = "# Title\n\n<!-- one -->\nold\n<!-- /one -->\n\ntext <!-- other -->\n\n<!-- two --><!-- /two -->\n"
 MAKERS = {"one": lambda: "1", "two": lambda: r"\1 and \g<0>", "three": lambda: "3"}
@@ -37,6 +41,21 @@ def test_a_table_is_markdown_with_sentences_below():
     table = Table("title", ("row", "top-1"), (("a", "1.0"), ("b", "")), ("First.", "Second."))
     assert table.markdown() == "| row | top-1 |\n| --- | ---: |\n| a | 1.0 |\n| b |  |\n\nFirst.\n\nSecond."
     assert Table("title").markdown() == NOTHING
+
+
+def test_words_stand_on_the_left_and_numbers_on_the_right():
+    table = Table("title", ("row", "set", "top-1", "change"), (("1", "shapes", "", "-0.1"), ("2", "a", "not run", "")))
+    assert table.markdown().splitlines()[1] == "| --- | --- | --- | ---: |"
+
+
+def test_a_document_is_utf_8_whatever_the_locale(tmp_path):
+    (tmp_path / "page.md").write_bytes("± 0.1".encode())
+    code = "import sys, pathlib, fastmoco.documents as d; print(ascii(d.read(pathlib.Path(sys.argv[1]))))"
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "page.md"], env=plain, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "'\\xb1 0.1'\n"
 
 
 def test_a_place_inside_another_is_refused():

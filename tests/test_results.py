@@ -110,3 +110,5 @@ def test_tops_are_shown_side_by_side_and_other_numbers_below(capsys):
         ["other", "5.00", "10.00"],
         ["semi/lr", "0.05"],
     ]
+    show({"loss": 1.5})
+    assert capsys.readouterr().out == "loss 1.5\n"

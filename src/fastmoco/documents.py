@@ -24,15 +24,16 @@ class Table:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of Markdown; all columns but the first hold numbers."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
+    """Lines of Markdown; columns of numbers, but for the first, are aligned on the right."""
+    numbers = [any(re.match(r"[-+]?\d", row[place]) for row in rows) for place in range(1, len(head))]
+    rule = ["---", *("---:" if each else "---" for each in numbers)]
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
 
 def read(path: Path) -> str:
     """The text of a document, with the ends that its lines have."""
     try:
-        with path.open(newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text; give a Markdown document") from None

@@ -4,6 +4,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,16 +25,28 @@ BASE = "pocket/imagenette"
 ALL = "all"
 UNASKED = ("settings", ALL)  # tables that are printed only if asked for
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
+LONG = "pocket/imagenette_long"  # of which encoders are told
 WAYS = 3  # in which findings differ from a base, that are told at once
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
-DRAWN = {  # for each figure what it shows, in words for those who cannot see it
-    "epochs": "Top-1 of MoCo v3 and Fast-MoCo against epochs and, where they are known, minutes of training",
-    "ablations": "Top-1 of the rows of the paper's ablation figures",
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: what it shows, in words for those who cannot see it, and of which tables."""
+
+    words: str
+    tables: tuple[str, ...]
+
+
+DRAWN = {
+    "epochs": Drawing(
+        "Top-1 of MoCo v3 and Fast-MoCo against epochs and, where they are known, minutes of training", ("epochs",)
+    ),
+    "ablations": Drawing(
+        "Top-1 of the rows of the paper's ablation figures",
+        ("figure3a", "figure3b", "figure4a", "figure4b", "figure6"),
+    ),
 }
-
-
-SHOWN = {"epochs": ("epochs",), "ablations": ("figure3a", "figure3b", "figure4a", "figure4b", "figure6")}
-
 
 _RECORDS = tyro.conf.arg(metavar="[RECORDS ...]", help_behavior_hint="")
 Words = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
@@ -60,7 +73,7 @@ def report(
         data: only trainings on these images, by the name that the sweep was told.
         batch: the --batch of the sweep, if it was given one.
         set: the --set of the sweep, if it was given any, such as optim.lr=0.15.
-        table: only these tables, such as table4a, figure3b, headline, epochs, encoders, cifar10, or your own file.py;
+        table: only these tables, such as table4a, figure3b, headline, epochs, encoders, long, or your own file.py;
             all is every training, also of rows without a base.
         epochs: the length of the trainings that are compared; by default what most rows of a table have.
         fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
@@ -77,7 +90,8 @@ def report(
     setting = compose(base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
         asked = bool(recipe_base or set or batch is not None)  # for one setting, and others will not do
-        _refuse([gather(known, base, setting), *(gather(known, row) for row in SETS.values() if not asked)], known)
+        others = () if asked else (*SETS.values(), LONG)
+        _refuse([gather(known, base, setting), *(gather(known, row) for row in others)], known)
     _refuse_epochs(epochs, known)
     if figures and Path(figures).exists() and not Path(figures).is_dir():
         raise ValueError(f"--figures {figures} is a file; give a folder")
@@ -88,7 +102,7 @@ def report(
             print(f"drawn: {path}")
     texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(place, fill)}
     for document, text in texts.items():  # only now, when all could be made
-        document.write_text(text, newline="")
+        document.write_text(text, encoding="utf-8", newline="")
         print(f"filled: {document}")
     if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
         ways = "; name others, or leave out --table" if table else f", but {_others(base, known)}"
@@ -161,14 +175,16 @@ def tables(
     if tuple(only) == (ALL,):  # of any setting, and of sets that cannot be told together
         return {ALL: lambda: everything(every, epochs)}
     here = gather(records, base, setting)
-    others = {name: here if row == base else gather(records, row) for name, row in SETS.items()}
+    others = {name: here if row == base else gather(records, row) for name, row in {**SETS, "long": LONG}.items()}
     told = [here, *(each for each in others.values() if each is not here)]
+    long = others.pop("long")
     made: dict[str, Callable[[], Table]] = {
         "settings": lambda: settings(told),
         "results": lambda: rivals.summary(told),
         "headline": lambda: rivals.headline(here, epochs),
         "epochs": lambda: rivals.lengths(here),
         "encoders": lambda: rivals.encoders(here, epochs),
+        "long": lambda: rivals.encoders(long),
         **{name: functools.partial(rivals.headline, each, epochs) for name, each in others.items()},
         ALL: lambda: everything(every, epochs),
     }
@@ -185,10 +201,9 @@ def draw(here: "Evidence", folder: Path, only: Sequence[str] = ()) -> list[Path]
     from fastmoco.trials import curves
 
     ways: dict[str, Callable[[Evidence, Path], bool]] = {"epochs": curves.epochs, "ablations": curves.ablations}
-    assert set(ways) == set(DRAWN), "a figure without words, or the reverse"
-    paths = {name: folder / f"{name}.png" for name in ways if not only or {ALL, *SHOWN[name]} & {*only}}
+    paths = {name: folder / f"{name}.png" for name in ways if not only or {ALL, *DRAWN[name].tables} & {*only}}
     if not paths:
-        known = ", ".join(table for shown in SHOWN.values() for table in shown)
+        known = ", ".join(table for drawing in DRAWN.values() for table in drawing.tables)
         raise ValueError(f"--figures: no figure shows {', '.join(only)}; ask for {known}, or leave out --table")
     return [path for name, path in paths.items() if ways[name](here, path)]
 
@@ -225,7 +240,7 @@ def _markdown(make: "Callable[[], Table]") -> str:
 
 def _link(document: Path, figure: Path) -> str:
     """A figure, as a document shows it."""
-    return f"![{DRAWN[figure.stem]}]({Path(os.path.relpath(figure, document.parent)).as_posix()})"
+    return f"![{DRAWN[figure.stem].words}]({Path(os.path.relpath(figure, document.parent)).as_posix()})"
 
 
 def _read(records: Sequence[str], data: str) -> "dict[str, list[Finding]]":

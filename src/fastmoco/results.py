@@ -48,6 +48,6 @@ def show(results: Mapping[str, float]) -> None:
     lines = [[name, *(f"{results[f'{name}/top{k}']:.2f}" for k in (1, 5))] for name in names]
     if lines:
         print_table(["", ">top-1", ">top-5"], lines)
-        for name, value in results.items():
-            if "/top" not in name:
-                print(f"{name} {value:g}")
+    for name, value in results.items():
+        if "/top" not in name:
+            print(f"{name} {value:g}")

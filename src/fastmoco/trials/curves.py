@@ -21,10 +21,12 @@ from fastmoco.trials.tally import Score, length, score
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Line = list[tuple[float, Score]]  # where each point stands, and the number there
 STYLES = {OLD: ":", NEW: "--"}  # of lines across
 COLUMNS = 3
+BELOW = 4  # points of top-1 that are seen of what is on its way
 LETTERS = 20  # that fit beside each other below a panel
 
 
@@ -52,6 +54,7 @@ def ablations(evidence: Evidence, path: Path) -> bool:
 def draw_epochs(evidence: Evidence) -> "Figure":
     """Points are runs that ended; faint lines are the kNN of each run on its way there."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     runs = _runs(evidence)
     shown = measures(runs)
@@ -76,14 +79,18 @@ def draw_epochs(evidence: Evidence) -> "Figure":
                 _line(panel, line, f"{method}, {WORDS[name]}", colour, marker, hollow=name != KNN)
         quieten(panel)
     panels[0].set_xscale("log", base=2)
-    ticks(panels[0], sorted({run.recipe.epochs for run in runs}))
+    after = sorted({run.recipe.epochs for run in runs})
+    ticks(panels[0], after)
+    panels[0].set_xlim(left=after[0] / 2)
     panels[0].set_xlabel("epochs")
     for panel in panels[1:]:
         panel.set_xlim(left=0)
         panel.set_xlabel("minutes of training, once compiled,\nwith the device to itself")
-    panels[0].set_ylabel("top-1 ± s.d. over seeds (%)")
+    panels[0].set_ylabel("top-1 (%), with its s.d. over seeds\nwhere there are several")
+    panels[0].set_ylim(bottom=min(run.score(name) or 100 for run in runs for name in shown) - BELOW)
     bars, names = panels[0].get_legend_handles_labels()
-    figure.legend(bars, names, loc="outside lower center", ncols=len(METHODS) * len(shown), frameon=False)
+    faint = Line2D([], [], color=QUIET, linewidth=0.8, alpha=0.5)
+    figure.legend([*bars, faint], [*names, "kNN on the way"], loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -185,9 +192,10 @@ def _place(row: str, recipe: Recipe, names: tuple[str, ...]) -> tuple[str, float
 
 
 def draw_ablations(panels: Sequence[Study], where: str) -> "Figure":
-    """A panel for each study; a line for each way to divide."""
+    """A panel for each study; a line for each way to divide, and the levels of both methods."""
     from matplotlib.figure import Figure
 
+    levels: dict[str, Line2D] = {}
     columns = min(COLUMNS, len(panels))
     down = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.1 * columns, 0.5 + 3.5 * down), layout="constrained")
@@ -198,15 +206,19 @@ def draw_ablations(panels: Sequence[Study], where: str) -> "Figure":
         for (label, line), colour, marker in zip(study.lines.items(), cycle(COLOURS), cycle(MARKERS)):
             _line(panel, line, label, colour, marker)
         for method, level in study.levels.items():
-            panel.axhline(level.mean, color=QUIET, linewidth=1, linestyle=STYLES[method], label=method)
+            levels[method] = panel.axhline(level.mean, color=QUIET, linewidth=1, linestyle=STYLES[method], label=method)
         panel.set_title(study.title, loc="left", fontsize=11)
         panel.set_xlabel(study.axis)
         _scale(panel, study)
         quieten(panel)
-        if len(study.lines) > 1 or study.levels:
-            panel.legend(edgecolor="none", fontsize=9)  # on white, as lines may pass behind
+        if len(study.lines) > 1:
+            named = dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+            own = [named[label] for label in study.lines]
+            panel.legend(own, list(study.lines), edgecolor="none", fontsize=9)  # on white, as lines may pass behind
     for panel in grid[len(panels) :]:
         panel.remove()
+    if levels:
+        figure.legend(list(levels.values()), list(levels), loc="outside lower right", ncols=len(levels), frameon=False)
     return figure
 
 
@@ -231,7 +243,7 @@ def _line(panel: "Axes", line: Line, label: str, colour: str, marker: str, hollo
         label=label,
         color=colour,
         marker=marker,
-        markerfacecolor="white" if hollow else colour,
+        markerfacecolor="none" if hollow else colour,  # which hides no other
         linestyle="--" if hollow else "-",
         markersize=5,
         linewidth=1.6,

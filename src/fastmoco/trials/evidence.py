@@ -13,8 +13,10 @@ from fastmoco.trials.tally import Score, score
 
 # What a base decides whatever the row, and the schedule: findings that differ in it are of another setting.
 SETTING = ("encoder", "projector", "predictor", "optim", "clip", "batch", "evaluation")
+# Likewise where the row has the same kind.
+OWN = ("target", "contrast")
 # Circumstances that decide how fast a training is; older findings may lack some, and are alike in that.
-MEANS = ("hardware", "precision", "compiled")
+MEANS = ("hardware", "cores", "precision", "compiled", "recorded", "loader")
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,11 @@ def gather(records: Mapping[str, Sequence[Finding]], base: str, setting: Recipe 
 
 
 def _inside(recipe: Recipe, setting: Recipe) -> bool:
-    """Whether a recipe is in a setting, perhaps for fewer epochs."""
-    return _scheduled(recipe, setting) and all(getattr(recipe, name) == getattr(setting, name) for name in SETTING)
+    """Whether a recipe is in a setting, perhaps for fewer epochs; how it crops may be the row's own."""
+    both = {name: (getattr(recipe, name), getattr(setting, name)) for name in (*SETTING, *OWN)}
+    return _scheduled(recipe, setting) and all(
+        one == other or (name in OWN and type(one) is not type(other)) for name, (one, other) in both.items()
+    )
 
 
 def _scheduled(recipe: Recipe, setting: Recipe) -> bool:
@@ -130,7 +135,8 @@ def minutes(run: Finding, others: Iterable[Finding]) -> float | None:
 
 def comparable(findings: Iterable[Finding]) -> bool:
     """Whether times can be compared: all trainings that had the device to themselves were by the same means."""
-    means = [_means(each) for each in findings if each.jobs == 1]
+    # Those that shared it had a part of the cores, so that their threads say nothing.
+    means = [[*_means(each), each.circumstances.get("threads")] for each in findings if each.jobs == 1]
     return all(each == means[0] for each in means)
 
 

@@ -1,6 +1,6 @@
 """MoCo v3 beside Fast-MoCo: what patches bring with the same seeds, after more epochs, and in which encoder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import exp, log
 
@@ -9,7 +9,7 @@ from fastmoco.recipes import find
 from fastmoco.transfer import carry
 from fastmoco.trials.evidence import Evidence, average, cell, comparable, measures, minutes
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, PLAIN, WORDS, Finding
-from fastmoco.trials.tables import legend
+from fastmoco.trials.tables import PAPER, legend
 from fastmoco.trials.tally import Score, length, score
 
 METHODS = {"MoCo v3": "table4b/mocov3", "Fast-MoCo": "table4b/fast_moco"}
@@ -17,7 +17,7 @@ OLD, NEW = METHODS
 ENCODERS = (PLAIN, "online, recalibrated", "target", "target, recalibrated")
 Take = Callable[[Finding], float | None]
 LONG = 600  # seconds, from which on times are told in minutes
-OTHER_MEANS = "trainings differ in hardware, precision or compilation"
+OTHER_MEANS = "trainings differ in hardware, threads, precision or how steps are computed"
 
 
 def paired(evidence: Evidence, epochs: int | None = None) -> tuple[list[Finding], list[Finding]]:
@@ -45,7 +45,9 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
         means = [cell(score(map(take, findings)), len(old), digits) for take, digits in columns.values()]
         lines.append((method, f"{find(METHODS[method]).paper[LINEAR]:.1f}", *means, str(len(old))))
     apart = find(METHODS[NEW]).paper[LINEAR] - find(METHODS[OLD]).paper[LINEAR]
-    means = [cell(_apart(old, new, take), len(old), digits, sign=True) for take, digits in columns.values()]
+    means = [
+        cell(_apart(map(take, old), map(take, new)), len(old), digits, sign=True) for take, digits in columns.values()
+    ]
     lines.append(("difference", f"{apart:+.1f}", *means, str(len(old))))
     after = old[0].recipe.epochs
     way = " The difference is taken seed by seed, and then its mean and deviation." * (len(old) > 1)
@@ -53,7 +55,7 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     notes = [f"{length(after)}. {legend([len(old)])}{way}"]
     if shared:
         notes.append(f"Beside others on the device a training took {_span(shared)} {word}: no measure of speed.")
-    head = ("", "paper, linear", *columns, "seeds")
+    head = ("", PAPER, *columns, "seeds")
     return Table(f"{title}, {length(after)}", head, tuple(lines), (*notes, evidence.origin([*old, *new])))
 
 
@@ -68,14 +70,21 @@ def encoders(evidence: Evidence, epochs: int | None = None) -> Table:
             held = [each for each in findings if encoder in each.results]
             used += [each for each in held if encoder != PLAIN]
             if held:
-                means = (cell(average(held, name, encoder), len(held)) for name in (CACHED, KNN))
-                lines.append((f"{method}, {encoder}", *means, str(len(held))))
+                cells = [each for name in (CACHED, KNN) for each in _changed(held, name, encoder)]
+                lines.append((f"{method}, {encoder}", *cells, str(len(held))))
     if not used:
         return Table(title)
-    head = ("", WORDS[CACHED], WORDS[KNN], "seeds")
+    head = ("", WORDS[CACHED], "change", WORDS[KNN], "change", "seeds")
     origin = evidence.origin([each for findings in found.values() for each in findings])
-    note = f"{length(epochs)}. {legend(map(len, found.values()))}"
+    note = f"{length(epochs)}. {legend(map(len, found.values()))} A change is from the online encoder, seed by seed."
     return Table(f"{title}, {length(epochs)}", head, tuple(lines), (note, origin))
+
+
+def _changed(findings: Sequence[Finding], name: str, encoder: str) -> tuple[str, str]:
+    """A number of an encoder, and its change from the online one."""
+    here = [each.score(name, encoder) for each in findings]
+    change = None if encoder == PLAIN else _apart((each.score(name) for each in findings), here)
+    return cell(score(here), len(findings)), cell(change, len(findings), sign=True)
 
 
 def summary(evidences: Sequence[Evidence]) -> Table:
@@ -88,7 +97,7 @@ def summary(evidences: Sequence[Evidence]) -> Table:
                 (
                     f"{old[0].data}, {length(old[0].recipe.epochs)}, {WORDS[name]}",
                     *(cell(average(each, name), len(old)) for each in (old, new)),
-                    cell(_apart(old, new, _scored(name)), len(old), sign=True),
+                    cell(_apart(map(_scored(name), old), map(_scored(name), new)), len(old), sign=True),
                     str(len(old)),
                 )
             )
@@ -124,8 +133,8 @@ def lengths(evidence: Evidence) -> Table:
         said.append(f"Minutes are not told: {OTHER_MEANS}.")
     elif waits:
         said.append(
-            "Minutes are those of all images at the rate of trainings that had the device to themselves. Such a "
-            f"training had taken {_span(waits)} seconds until its first step."
+            "Minutes are those of all images at the rate of trainings that had the device to themselves: "
+            f"{_rates(found)}. Until its first step such a training takes {_span(waits)} seconds more."
         )
     seeds = legend(len(findings) for method in found for findings in method.values())
     notes = (seeds, *(line for line in said if line), evidence.origin(used))
@@ -153,16 +162,26 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     needed = reach(points, goal.mean)
     if needed is None:
         nearest, best = max(points, key=lambda point: point[1])
-        return f"{said}does not have it within {points[-1][0]}, and comes nearest after {nearest}, with {best:.1f}."
+        seeds = "one seed" if len(old[nearest]) == 1 else f"{len(old[nearest])} seeds"
+        below = f"{best:.1f}, {goal.mean - best:.1f} below, after {nearest} with {seeds}"
+        return f"{said}does not have it within {points[-1][0]}: its best is {below}."
     if needed == points[0][0]:
         return f"{said}has it after {points[0][0]} already, its shortest run."
-    said += f"has it after about {needed:.0f} (between runs that ended), {needed / epochs:.1f} times as many"
+    said += f"has it after about {needed:.0f} ({_bounds(points, new[epochs], name)}between runs that ended)"
+    said += f", {needed / epochs:.1f} times as many"
     if not comparable(each for method in (old, new) for findings in method.values() for each in findings):
         return f"{said} (times are not compared: {OTHER_MEANS})."
     mine, theirs = _minutes(new, epochs), _between(old, needed)
     if mine is None or theirs is None:
         return f"{said} (times are not compared: trainings shared the device)."
     return f"{said}, and {theirs:.1f} minutes instead of {mine.mean:.1f}, {theirs / mine.mean:.1f} times as long."
+
+
+def _bounds(points: Sequence[tuple[int, float]], findings: Sequence[Finding], name: str) -> str:
+    """In words: when MoCo v3 has what single seeds of Fast-MoCo have, if there are several."""
+    needed = [reach(points, goal) for each in findings if (goal := each.score(name)) is not None]
+    known = [each for each in needed if each is not None]
+    return f"{_span(known)} by single seeds of {NEW}; " if len(known) == len(needed) > 1 else ""
 
 
 def _between(old: dict[int, list[Finding]], needed: float) -> float | None:
@@ -174,9 +193,9 @@ def _between(old: dict[int, list[Finding]], needed: float) -> float | None:
     return None
 
 
-def _apart(old: Sequence[Finding], new: Sequence[Finding], take: Take) -> Score | None:
-    """The difference of two methods, seed by seed."""
-    both = [(take(one), take(other)) for one, other in zip(old, new, strict=True)]
+def _apart(old: Iterable[float | None], new: Iterable[float | None]) -> Score | None:
+    """The difference of two numbers, seed by seed."""
+    both = zip(old, new, strict=True)
     return score(other - one for one, other in both if one is not None and other is not None)
 
 
@@ -193,6 +212,16 @@ def _minutes(method: dict[int, list[Finding]], epochs: int) -> Score | None:
     """Of the trainings of a method after some epochs, if they had the device to themselves or others of it did."""
     others = [each for findings in method.values() for each in findings]
     return score(minutes(each, others) for each in method.get(epochs, ()))
+
+
+def _rates(found: Sequence[dict[int, list[Finding]]]) -> str:
+    """In words: how many images a second each method had, alone on the device."""
+    words = []
+    for name, method in zip(METHODS, found, strict=True):
+        alone = [each for findings in method.values() for each in findings if each.jobs == 1]
+        if rate := score(each.images_per_second for each in alone):
+            words.append(f"{rate.mean:,.0f} images a second for {name} ({rate.count} training{'s' * (rate.count > 1)})")
+    return ", ".join(words)
 
 
 def _usual(evidence: Evidence) -> int | None:

@@ -18,6 +18,8 @@ from fastmoco.trials.evidence import Evidence, average, cell, measures
 from fastmoco.trials.findings import CACHED, KNN, LINEAR, WORDS, Finding
 from fastmoco.trials.tally import Score, agreement, length, ranks
 
+PAPER = "paper, ImageNet"  # linear, as the paper's tables are
+
 
 def legend(seeds: Iterable[int]) -> str:
     """What numbers are, by how many seeds stand behind each."""
@@ -127,7 +129,7 @@ def _by_set(
             several = len(known[each.data, each.images, each.names]) > 1
             name = f"{each.data}, pixels {each.pixels[:6] or 'not told'}" if several else each.data
             place = (name, each.images, each.names, each.pixels if several else "")
-            sets.setdefault(place, {}).setdefault(each.recipe, {})[each.seed] = each
+            sets.setdefault(place, {}).setdefault(plain(each.recipe), {})[each.seed] = each
     return sets
 
 
@@ -173,7 +175,7 @@ def _columns(known: Mapping[str, Row], shown: Sequence[str]) -> dict[str, str]:
     return {
         "row": "row",
         **({"samples": "samples"} if any(row.samples for row in known.values()) else {}),
-        **({"paper, linear": "paper"} if paper else {}),
+        **({PAPER: "paper"} if paper else {}),
         **{f"here, {WORDS[name]}": name for name in shown},
         "seeds": "seeds",
         **({"order, paper": "order, paper", "order, here": "order, here"} if paper else {}),

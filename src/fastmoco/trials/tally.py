@@ -36,7 +36,7 @@ def ranks(values: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of the pairs of rows that the paper tells apart: how many there are, and how many stand in its order here.
+    """Of the pairs of rows that differ in the paper and here: how many there are, and how many stand in its order here.
 
     A pair is clear if its means are further apart than the larger of its two standard deviations.
     """
@@ -51,13 +51,13 @@ class Agreement:
         """In a sentence or two."""
         said = f"{self.agree} of {self.pairs} pairs of rows stand in the paper's order"
         if self.clear:
-            apart = "means here are further apart than the larger of their standard deviations"
+            apart = "whose means here differ by more than the larger of their standard deviations"
             if self.clear == 1:
-                said += f"; the one whose {apart} does" + " not" * (not self.clear_agree)
+                said += f"; so does the one {apart}" if self.clear_agree else f"; the one {apart} does not"
             else:
-                said += f"; of the {self.clear} whose {apart}, {self.clear_agree} do"
+                said += f"; of the {self.clear} {apart}, {self.clear_agree} do"
         elif self.lone < self.pairs:
-            said += "; no two means here are further apart than the larger of their standard deviations"
+            said += "; no two means here differ by more than the larger of their standard deviations"
         said += "."
         lone = "all" if self.lone == self.pairs else str(self.lone)
         return (
@@ -68,11 +68,11 @@ class Agreement:
 
 
 def agreement(paper: Sequence[float], here: Sequence[Score]) -> Agreement:
-    """Kendall's count of pairs; those that the paper gives the same number are left out."""
+    """Kendall's count of pairs; those with the same number, in the paper or here, are left out."""
     told = [
         ((one - other) * (mine.mean - yours.mean) > 0, _clear(mine, yours))
         for (one, mine), (other, yours) in combinations(zip(paper, here, strict=True), 2)
-        if one != other
+        if one != other and mine.mean != yours.mean
     ]
     return Agreement(
         pairs=len(told),
