@@ -443,7 +443,13 @@ def test_a_mistake_is_one_line_and_nothing_is_written(words, reason, place, monk
 
 @pytest.mark.parametrize(
     ("base", "name"),
-    [("pocket/shapes", "shapes"), ("pocket/imagenette_mocov3", "imagenette"), ("pocket/photos", ""), ("my.py:a", "")],
+    [
+        ("pocket/shapes", "shapes"),
+        ("pocket/imagenette_mocov3", "imagenette"),
+        ("pocket/imagenette_long_mocov3", "imagenette"),
+        ("pocket/photos", ""),
+        ("my.py:a", ""),
+    ],
 )
 def test_a_pocket_row_says_which_set_it_is_for(base, name):
     from fastmoco.sweep import _suited

@@ -42,7 +42,7 @@ def test_most_rows_of_the_paper_can_be_carried():
 
 
 def test_the_papers_methods_in_a_pocket_setting_are_the_pocket_rows():
-    for name in ("imagenette", "cifar10", "shapes", "photos"):
+    for name in ("imagenette", "imagenette_long", "cifar10", "shapes", "photos"):
         base = find(f"pocket/{name}").recipe
         assert carry(find("table4b/fast_moco").recipe, base) == base
         assert carry(find("table4b/mocov3").recipe, base) == find(f"pocket/{name}_mocov3").recipe
