@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fastmoco.documents import NOTHING, Table, fill, places, read
+from fastmoco.documents import NOTHING, Table, fill, places
 
 PAGE = "# Title\n\n<!-- one -->\nold\n<!-- /one -->\n\ntext <!-- other -->\n\n<!-- two --><!-- /two -->\n"
 MAKERS = {"one": lambda: "1", "two": lambda: r"\1 and \g<0>", "three": lambda: "3"}
