@@ -1,7 +1,12 @@
+import errno
+import io
 import json
+import os
 import re
+import tempfile
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -867,6 +872,42 @@ def test_a_document_that_cannot_be_filled_is_named(here, flags, line):
     file = write(here / "some.jsonl", *FOUND)
     with pytest.raises(ValueError, match=f"^{re.escape(line)}"):
         report((file,), **flags)
+
+
+def test_a_full_disk_leaves_documents_as_they_were(here, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (here / "page.md").write_text("<!-- table4b -->\n<!-- /table4b -->\n")
+    file = write(here / "some.jsonl", *FOUND)
+    monkeypatch.setattr(os, "fsync", full)
+    line = r"^cannot write page\.md: No space left on device; what was there before is intact$"
+    with pytest.raises(OSError, match=line):
+        report((file,), fill=("page.md",))
+    assert (here / "page.md").read_text() == "<!-- table4b -->\n<!-- /table4b -->\n"
+    assert sorted(path.name for path in here.iterdir()) == ["page.md", "some.jsonl"]
+
+
+@pytest.mark.parametrize("shut", ["file", "folder"])
+def test_no_document_is_filled_if_one_cannot_be_written(here, monkeypatch, shut):
+    def refuse(**where):
+        if where["dir"].name == "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return io.BytesIO()
+
+    (here / "shut").mkdir()
+    for name in ("page.md", "shut/page.md"):
+        (here / name).write_text("<!-- table4b -->\n<!-- /table4b -->\n")
+    file = write(here / "some.jsonl", *FOUND)
+    if shut == "file":  # root may write any
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path("shut/page.md"))
+        line = r"^shut/page\.md is read-only; make it writable, or give another --fill$"
+    else:
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+        line = r"^shut cannot be written to: Permission denied; give another --fill$"
+    with pytest.raises(ValueError, match=line):
+        report((file,), fill=("page.md", "shut/page.md"))
+    assert "|" not in (here / "page.md").read_text()
 
 
 def test_one_seed_is_not_called_a_mean():

@@ -101,12 +101,24 @@ def report(
         for path in draw(gather(known, base, setting), Path(figures), table):
             print(f"drawn: {path}")
     texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(place, fill)}
-    for document, text in texts.items():  # only now, when all could be made
-        document.write_text(text, encoding="utf-8", newline="")
-        print(f"filled: {document}")
+    _write(texts)  # only now, when all could be made
     if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
         ways = "; name others, or leave out --table" if table else f", but {_others(base, known)}"
         raise ValueError(f"the findings are of none of these tables{ways}")
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    """Documents, each whole or as it was."""
+    from fastmoco.checkpoint import write
+    from fastmoco.run import room
+
+    for document in texts:
+        room(document.parent, "--fill")
+        if not os.access(document, os.W_OK):  # which to write aside and rename would pass over
+            raise ValueError(f"{document} is read-only; make it writable, or give another --fill")
+    for document, text in texts.items():
+        write(document, lambda file, text=text: file.write(text.encode()))
+        print(f"filled: {document}")
 
 
 def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:
