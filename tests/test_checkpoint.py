@@ -96,6 +96,16 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
         checkpoint.load(tmp_path / "last.pt")
 
 
+def test_a_file_that_is_written_anew_keeps_its_mode_and_one_that_is_new_has_the_usual(tmp_path):
+    (tmp_path / "usual").touch()
+    (tmp_path / "private").touch(0o600)
+    for name in ("new", "private"):
+        checkpoint.write(tmp_path / name, lambda file: file.write(b"text"))
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    assert modes["private"] & 0o777 == 0o600
+    assert modes["new"] == modes["usual"]
+
+
 def test_a_full_disk_is_one_line_and_the_checkpoint_before_is_intact(tmp_path):
     # A limit on the size of files fails as a full disk does: in the middle of a write.
     code = f"""

@@ -888,6 +888,14 @@ def test_a_full_disk_leaves_documents_as_they_were(here, monkeypatch):
     assert sorted(path.name for path in here.iterdir()) == ["page.md", "some.jsonl"]
 
 
+def test_a_link_to_a_document_stays_one(here):
+    (here / "real.md").write_text("<!-- table4b -->\n<!-- /table4b -->\n")
+    (here / "link.md").symlink_to("real.md")
+    report((write(here / "some.jsonl", *FOUND),), fill=("link.md",))
+    assert (here / "link.md").is_symlink()
+    assert "| mocov3" in (here / "real.md").read_text()
+
+
 @pytest.mark.parametrize("shut", ["file", "folder"])
 def test_no_document_is_filled_if_one_cannot_be_written(here, monkeypatch, shut):
     def refuse(**where):

@@ -283,6 +283,18 @@ def test_of_findings_that_compute_the_same_any_that_has_all_is_enough(stub, imag
     assert begun() == []
 
 
+def test_a_link_to_the_records_stays_one_and_the_file_behind_it_keeps_its_mode(stub, images):
+    Path("kept").mkdir()
+    real, link = Path("kept/all.jsonl"), Path("link.jsonl")
+    real.touch(0o600)
+    link.symlink_to(real)
+    go(images, "rows.py:mocov3", records="link.jsonl")
+    assert link.readlink() == real
+    assert [each.row for each in read([real])] == ["rows.py:mocov3"]
+    assert real.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in real.parent.iterdir()) == ["all.jsonl"]
+
+
 def test_a_place_that_only_looks_like_a_folder_is_refused_before_anything_is_trained(stub, images, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError

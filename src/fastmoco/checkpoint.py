@@ -1,5 +1,6 @@
 """Checkpoints that a kill, a full disk or a damaged file cannot lose, and that run no code when they are read."""
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -40,11 +41,13 @@ def _link(path: Path, other: Path) -> None:
 
 
 def write(path: Path, fill: Callable[[BinaryIO], object], settle: Callable[[Path], object] | None = None) -> None:
-    """A file that is whole or absent: written aside, on the disk, and only then given its name."""
+    """A file that is whole or absent: written aside, on the disk, and only then given its name; it keeps its mode."""
     fresh = path.with_name(f".{path.name}.part")
     try:
         fresh.unlink(missing_ok=True)
         with fresh.open("xb") as file:  # a new file: a link that someone put there is not followed
+            with contextlib.suppress(OSError):  # there was none before, or the disk knows no permissions
+                shutil.copymode(path, fresh)
             fill(file)
             file.flush()
             os.fsync(file.fileno())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastmoco.exam import USUAL, Shared, see
-from fastmoco.flags import Data, Flag, Weights, place
+from fastmoco.flags import Data, Flag, Weights, to_write
 from fastmoco.spread import alike, say, spread
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KINDS = (".npz", ".parquet")
 
 
-@spread("embed", lambda weights, out, terms: place(out))
+@spread("embed", lambda weights, out, terms: to_write(out))
 def embed(
     weights: Weights, data: Data, *, out: str = "features.npz", overwrite: Flag = False, terms: Shared = USUAL
 ) -> Path:
@@ -34,7 +34,7 @@ def embed(
     from fastmoco.evaluate.gallery import Gallery
     from fastmoco.images import fingerprint
 
-    path = place(out)
+    path = to_write(out)
     with together():
         if leads():
             _refuse(path, overwrite)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fastmoco.flags import Flag, Float, Int, Side, Str, place
+from fastmoco.flags import Flag, Float, Int, Side, Str, to_write
 from fastmoco.spread import alike, say
 
 if TYPE_CHECKING:
@@ -175,14 +175,14 @@ def _records(out: str, found: "Pretrained") -> Path:
     """The file to add results to."""
     from fastmoco import results
 
-    return place(out) if out else (found.folder or Path()) / results.FILE
+    return to_write(out) if out else (found.folder or Path()) / results.FILE
 
 
 def latest(weights: str, out: str, terms: Terms) -> dict[str, float]:
     """The results that were last added to the file that an evaluation adds to."""
     from fastmoco import results
 
-    path = place(out) if out else _records(out, _find(weights, terms))
+    path = to_write(out) if out else _records(out, _find(weights, terms))
     found: dict[str, float] = results.read(path)[-1]["results"]
     return found
 

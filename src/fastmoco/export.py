@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Literal, get_args
 
-from fastmoco.flags import Flag, Int, Side, Str, Weights, place
+from fastmoco.flags import Flag, Int, Side, Str, Weights, to_write
 
 if TYPE_CHECKING:
     from fastmoco.formats import Format
@@ -57,7 +57,7 @@ def export(
     form.refuse(found.name)
     found.encoder.admit(found.size, found.size)
     usual = _place(found, branch, form.ending)
-    path = place(str(out)) if out else usual
+    path = to_write(str(out)) if out else usual
     if str(out).endswith("/") and to != "hub-folder":
         path /= usual.name
     _refuse_place(path, overwrite, folder=to == "hub-folder")

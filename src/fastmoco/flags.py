@@ -29,6 +29,12 @@ def place(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def to_write(text: str) -> Path:
+    """What is to be written where a user means: if that is a link, what it points to, or it would be replaced."""
+    path = place(text)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that a user has set."""
     return {name: value for name, value in flags.items() if value is not None}

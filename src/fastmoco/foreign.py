@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fastmoco.flags import Flag, Side, Str, place
+from fastmoco.flags import Flag, Side, Str, place, to_write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,7 @@ def import_(
     from fastmoco.encoder import build
     from fastmoco.weights import fill, save_encoder, snippet
 
-    source, path = place(str(file)), place(str(out) or f"{_stem(str(file))}.encoder.safetensors")
+    source, path = place(str(file)), to_write(str(out) or f"{_stem(str(file))}.encoder.safetensors")
     _refuse_place(path, overwrite)
     tensors = read(source)
     layout = recognise(tensors)

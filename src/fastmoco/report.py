@@ -3,7 +3,7 @@
 import difflib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from fastmoco.compose import Settings, compose, find_base, flat
-from fastmoco.flags import Int, Str, place
+from fastmoco.flags import Int, Str, place, to_write
 from fastmoco.trials.job import FINDINGS
 
 if TYPE_CHECKING:
@@ -100,25 +100,31 @@ def report(
         room(Path(figures), "--figures")
         for path in draw(gather(known, base, setting), Path(figures), table):
             print(f"drawn: {path}")
-    texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(place, fill)}
-    _write(texts)  # only now, when all could be made
+    texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(to_write, fill)}
+    _refuse_places(texts)
+    for document, text in texts.items():  # only now, when all could be made
+        _write(document, text)
     if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
         ways = "; name others, or leave out --table" if table else f", but {_others(base, known)}"
         raise ValueError(f"the findings are of none of these tables{ways}")
 
 
-def _write(texts: Mapping[Path, str]) -> None:
-    """Documents, each whole or as it was."""
-    from fastmoco.checkpoint import write
+def _refuse_places(documents: Iterable[Path]) -> None:
+    """Documents that cannot be written, before any of them is."""
     from fastmoco.run import room
 
-    for document in texts:
+    for document in documents:
         room(document.parent, "--fill")
         if not os.access(document, os.W_OK):  # which to write aside and rename would pass over
             raise ValueError(f"{document} is read-only; make it writable, or give another --fill")
-    for document, text in texts.items():
-        write(document, lambda file, text=text: file.write(text.encode()))
-        print(f"filled: {document}")
+
+
+def _write(document: Path, text: str) -> None:
+    """A document, whole or as it was."""
+    from fastmoco.checkpoint import write
+
+    write(document, lambda file: file.write(text.encode()))
+    print(f"filled: {document}")
 
 
 def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:

@@ -12,7 +12,7 @@ import tyro
 
 from fastmoco.command import USUAL, word
 from fastmoco.compose import Settings, find_base, flat, start
-from fastmoco.flags import Flag, Float, Int, Str, Switch, place
+from fastmoco.flags import Flag, Float, Int, Str, Switch, place, to_write
 from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
 from fastmoco.trials.job import FINDINGS, Entry, Job, Means, Sweep
@@ -104,7 +104,7 @@ def sweep(
     source = sets.find(data, download)
     split(source, data)  # refuses a set without labels
     known = fingerprint(source.train)
-    file = place(records or f"{FINDINGS}/{word(data)}.jsonl")
+    file = to_write(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
     folder = place(out or f"runs/sweep-{word(data)}")
     refuse_own_parts(recipes)
