@@ -71,6 +71,10 @@ def spell(**changes):
         (spell(images="1000"), "its images is '1000'"),
         (spell(data=None), "its data is None"),
         (spell(circumstances=[]), "its circumstances is []"),
+        (spell(circumstances={"evaluations": None}), "its evaluations are None; remove the line"),
+        (spell(circumstances={"evaluations": 7}), "its evaluations are 7"),
+        (spell(circumstances={"evaluations": "knn"}), "its evaluations are 'knn'"),
+        (spell(circumstances={"evaluations": [["knn"]]}), "its evaluations are [['knn']]"),
         (spell(images_per_second=0), "its images_per_second are not above 0"),
     ],
 )
