@@ -80,7 +80,7 @@ if act == "meet":
             sys.exit("fastmoco: no one came")
         time.sleep(0.01)
 folder = Path(job["folder"])
-folder.mkdir(parents=True)
+folder.mkdir(parents=True, exist_ok=True)
 known = {each: {**job, **sweep, **entry}[each] for each in ("row", "base", "seed", "data", "images", "jobs", "pixels")}
 known["base"] = known["base"].rpartition("/")[2]  # as a trial does
 circumstances = {"evaluations": job["evaluations"], "command": sweep["command"]}
@@ -224,6 +224,18 @@ def test_a_finding_in_its_run_folder_is_only_added(stub, images):
     go(images, "rows.py:mocov3")
     assert begun() == []
     assert [each.row for each in found()] == ["rows.py:mocov3"]
+
+
+def test_a_damaged_finding_in_a_run_folder_is_made_again_and_ends_no_other(stub, images):
+    go(images)
+    file = next(Path("runs/sweep-images").glob("*mocov3*/finding.json"))
+    for damage in ("", "{", "7\n"):
+        stub()
+        file.write_text(damage)
+        Path("runs/findings/images.jsonl").unlink()
+        go(images)
+        assert begun() == ["mocov3 0"]
+        assert len(found()) == 3
 
 
 def test_more_evaluations_take_the_place_of_fewer(stub, images):
@@ -561,6 +573,32 @@ def test_a_trial_that_was_stopped_between_two_evaluations_makes_none_of_them_aga
     calls.clear()
     trial.run(replace(short, evaluations=("knn", "linear")))  # which is not the cached one
     assert calls == ["linear"]
+
+
+def test_what_is_damaged_in_a_run_folder_of_a_sweep_is_to_be_removed_and_made_again(place, images, monkeypatch, capsys):
+    asked = job(images, evaluations=("knn",))
+    monkeypatch.setattr(sys, "argv", ["trial", asked.spell()])
+
+    def refused():
+        with pytest.raises(SystemExit):
+            trial.main()
+        return capsys.readouterr().err.splitlines()[-1]
+
+    trial.main()
+    Path("run/trial.json").write_text("")
+    words = "so nothing can be added; remove it, and the same command makes it again"
+    assert refused() == f"fastmoco: run/trial.json is no results file, {words}"
+    Path("run/trial.json").unlink()
+    Path("run/checkpoints/last.pt").write_bytes(b"")
+    words = "can be read; remove run, and the same command makes it again"
+    assert refused() == f"fastmoco: no checkpoint in run/checkpoints {words}"
+    shutil.rmtree("run")
+    with monkeypatch.context() as patch:
+        patch.setattr("fastmoco.meter.Meter.broken", lambda self: True)
+        assert refused().endswith("; begin anew with a lower --set optim.lr")
+    shutil.rmtree("run")
+    trial.main()
+    assert len(read([Path("run/finding.json")])) == 1
 
 
 def test_an_evaluation_by_hand_is_not_taken_for_it(place, images):

@@ -14,6 +14,7 @@ import torch
 
 State = dict[str, Any]
 
+ANEW = "give another --out, or --fresh"  # what a training advises where its folder cannot be gone on with
 FORMAT = 1  # of the checkpoints; a reader refuses what it does not know
 
 
@@ -89,7 +90,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> State | None:
                 say(f"going on from {path.name}, step {state['step']:,}")
             return state
     if found:
-        raise ValueError(f"no checkpoint in {folder} can be read; give another --out, or --fresh")
+        raise ValueError(f"no checkpoint in {folder} can be read; {ANEW}")
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import torch
 
 from fastmoco import __version__, machine
-from fastmoco.checkpoint import write
+from fastmoco.checkpoint import ANEW, write
 from fastmoco.engine import Gear
 from fastmoco.kinds import fit, hints
 from fastmoco.loader import Decode, Way
@@ -169,7 +169,7 @@ def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> 
     try:
         different = _differences(path, recipe)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{error}; give another --out, or --fresh") from None
+        raise ValueError(f"{error}; {ANEW}") from None
     try:
         there = json.loads((path / "run.json").read_text())
         different += [f"{name} {there[name]} there, {about[name]} here" for name in SAME if there[name] != about[name]]
@@ -177,12 +177,10 @@ def _refuse_another(path: Path, recipe: Recipe, about: Mapping[str, object]) -> 
             different.append(f"other images, {there['data']} there, {about['data']} here")
     except (ValueError, KeyError, TypeError, OSError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{path / 'run.json'} cannot be read: {reason}; give another --out, or --fresh") from None
+        raise ValueError(f"{path / 'run.json'} cannot be read: {reason}; {ANEW}") from None
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
-        raise ValueError(
-            f"{path} holds another training: {'; '.join(different[:3])}{more}; give another --out, or --fresh"
-        )
+        raise ValueError(f"{path} holds another training: {'; '.join(different[:3])}{more}; {ANEW}")
 
 
 def _differences(path: Path, recipe: Recipe) -> list[str]:

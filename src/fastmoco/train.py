@@ -183,9 +183,7 @@ class Training:
             )
         if state is None and found is not None and distributed.tell((self.folder / FILE).exists):
             # It is only ever written after a checkpoint.
-            raise ValueError(
-                f"{self.folder} has an encoder but no checkpoint to go on from; give another --out, or --fresh"
-            )
+            raise ValueError(f"{self.folder} has an encoder but no checkpoint to go on from; {checkpoint.ANEW}")
         return state
 
     def _restore(self, state: checkpoint.State) -> None:
@@ -196,7 +194,9 @@ class Training:
             self.step = self.saved = int(state["step"])
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise ValueError(f"the checkpoint in {self.folder} does not fit its recipe: {reason}") from None
+            raise ValueError(
+                f"the checkpoint in {self.folder} does not fit its recipe: {reason}; {checkpoint.ANEW}"
+            ) from None
 
     def _load(self) -> Generator[Batch, None, None]:
         """The batches of all steps that are left, from a loader that may read the whole set first."""

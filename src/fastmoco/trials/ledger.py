@@ -43,12 +43,10 @@ class Ledger:
 
     def collect(self, task: Task) -> "Finding | None":
         """The finding of a task with all that is asked for; one that its run folder has is added to the file."""
-        from fastmoco.trials.findings import read
-
         known, file = self.known(task), task.folder / FILE
         if known is not None or not file.exists():
             return known
-        found = next(filter(self._fits, read([file])), None)
+        found = next(filter(self._fits, _left(file)), None)
         if found is None or (found.recipe, found.seed) != (task.recipe, task.job.seed) or not _enough(found, task):
             return None
         self._put(found, task)
@@ -72,6 +70,16 @@ class Ledger:
 
     def _all(self) -> "list[Finding]":
         return _read(self.path, _state(self.path)) if self.path.exists() else []
+
+
+def _left(file: Path) -> "list[Finding]":
+    """What a trial has left in its run folder; what cannot be read it makes again, of what else is there."""
+    from fastmoco.trials.findings import read
+
+    try:
+        return read([file])
+    except ValueError:
+        return []
 
 
 def _enough(finding: "Finding", task: Task) -> bool:

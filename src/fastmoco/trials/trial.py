@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TRAINED = "trained.jsonl"  # beside the lock: by which processes, each with the circumstances of its own
 EXAMS = "trial.json"  # evaluations as a sweep makes them; by hand, people make others
+AGAIN = "the same command makes it again"
 ROOM = 2**32  # bytes of pixels that trainings on one device keep for their evaluations
 
 Kind = Literal["knn", "cached", "linear"]
@@ -229,11 +230,27 @@ def _earlier(folder: Path, branch: Side, recalibrated: bool, kind: Kind, step: i
         "recalibrated": recalibrated,
         "step": step,
     }
-    for record in reversed(results.read(folder / EXAMS)):
+    try:
+        records = results.read(folder / EXAMS)
+    except ValueError as error:
+        raise ValueError(f"{str(error).partition(';')[0]}; remove it, and {AGAIN}") from None
+    for record in reversed(records):
         same_way = kind == "knn" or ("cached" in record["settings"]) == (kind == "cached")
         if same_way and all(record[name] == value for name, value in wanted.items()):
             return cast(dict[str, float], record["results"])
     return None
+
+
+@contextlib.contextmanager
+def _advised(folder: Path) -> Iterator[None]:
+    """A training advises flags of its own command. A sweep has not all of them, but makes a folder that is gone."""
+    from fastmoco.checkpoint import ANEW
+
+    try:
+        yield
+    except ValueError as error:
+        told = str(error).replace(ANEW, f"remove {folder}, and {AGAIN}").replace(" and --fresh", "")
+        raise ValueError(told) from None
 
 
 def main() -> None:
@@ -246,7 +263,8 @@ def main() -> None:
             stack.enter_context(alone(corner(Path(job.folder)), "taken"))
         except ValueError:
             sys.exit(TAKEN)
-        run(job)
+        with _advised(Path(job.folder)):
+            run(job)
 
 
 if __name__ == "__main__":
