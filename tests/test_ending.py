@@ -1,6 +1,7 @@
 """How processes end, seen from outside."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -41,6 +42,27 @@ def test_one_of_many_leaves_with_the_same_words_and_code_but_python_is_not_taken
     assert alone.stdout == "done ended in order\ntaken down\n"
     assert one.stdout == "done ended in order\n"
     assert one.stderr.splitlines()[-1:] == alone.stderr.splitlines()[-1:]
+
+
+@pytest.mark.parametrize(("raised", "code"), [("KeyboardInterrupt", 130), ("KeyboardInterrupt(15)", 143)])
+def test_a_second_ctrl_c_while_python_is_taken_down_changes_nothing(raised, code):
+    script = f"""
+import atexit, os
+from fastmoco.ending import ended
+
+class Last:
+    def __init__(self, kill=os.kill, number=os.getpid()):
+        self.kill, self.number = kill, number
+    def __del__(self):
+        self.kill(self.number, {int(signal.SIGINT)})
+
+last = Last()
+atexit.register(os.kill, os.getpid(), {int(signal.SIGINT)})
+with ended():
+    raise {raised}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_a_reader_that_has_gone_changes_nothing():

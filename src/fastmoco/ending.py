@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
+from fastmoco.interrupts import settled
+
 
 @contextlib.contextmanager
 def ended() -> Iterator[None]:
@@ -29,6 +31,7 @@ def ended() -> Iterator[None]:
             raise
         _stop(MemoryError("out of memory; ask for less, such as a smaller --size, --batch or number of images"))
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
+        settled()  # or one that comes while Python is taken down is told as an error, or takes the place of the code
         sys.exit(128 + (error.args[0] if error.args else 2))
 
 

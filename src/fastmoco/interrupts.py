@@ -8,6 +8,12 @@ from types import FrameType
 MOMENT = 1.0  # seconds in which two are one: `timeout` and launchers pass on to us what the terminal has sent us, too
 
 
+def settled() -> None:
+    """From now on Ctrl-C changes nothing: the process is ending. SIGTERM still helps if that does not come about."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Interrupts:
     """While this is open, a signal is noted, and the step in progress is finished.
 
