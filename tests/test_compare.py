@@ -1,5 +1,6 @@
 import json
 import shutil
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_the_same_command_again_measures_nothing_again(run, images, measured):
     assert gain(run, images) == found
     assert measured == []
     assert (next(Path().glob("gain-*.md")).read_text(), next(Path().glob("gain-*.png")).read_bytes()) == (text, figure)
+
+
+@pytest.mark.parametrize(("told", "ours"), [((), True), ((signal.SIGINT,), False)])
+def test_a_stop_is_told_once(run, images, monkeypatch, capsys, told, ours):
+    def stop(*_):
+        raise KeyboardInterrupt(*told)
+
+    monkeypatch.setattr(trial, "measure", stop)
+    with pytest.raises(KeyboardInterrupt):
+        gain(run, images)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert (last == "stopped; the same command goes on") == ours
 
 
 def test_more_seeds_measure_only_those_that_are_new(run, images, measured):

@@ -56,7 +56,12 @@ def gain(
     protocol = replace(Finetune() if epochs is None else Finetune(steps=0), **flags)
     exam = prepare(weights, data, out, terms)
     chosen = range(terms.seed, terms.seed + seeds)
-    records = _measure(exam, _subjects(exam, chosen), chosen, protocol)
+    try:
+        records = _measure(exam, _subjects(exam, chosen), chosen, protocol)
+    except KeyboardInterrupt as stop:
+        if not stop.args:  # else a fine-tuning has told it
+            say("stopped; the same command goes on")
+        raise
     over = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
     tell(lambda: _draw(exam, records, over))
     means = [
