@@ -362,6 +362,19 @@ def test_what_another_sweep_is_at_is_left_to_it(stub, images, capsys):
     assert "at work in another process: rows.py:mocov3, seed 0" in capsys.readouterr().out
 
 
+def test_what_another_sweep_has_done_by_the_end_is_not_said_to_be_at_work(stub, images, capsys, monkeypatch):
+    note = crew.Outcome.note
+
+    def meanwhile(*given):
+        add(Path("runs/findings/images.jsonl"), example(images))
+        return note(*given)
+
+    stub(mocov3="taken", fast_moco="taken")
+    monkeypatch.setattr(crew.Outcome, "note", meanwhile)
+    go(images)
+    assert capsys.readouterr().out.splitlines()[-1] == "at work in another process: rows.py:fast_moco, seed 0"
+
+
 def test_what_another_sweep_has_made_in_the_meantime_is_not_begun(stub, images, capsys, monkeypatch):
     begin = crew.Crew.begin
 

@@ -252,8 +252,9 @@ def _conclude(recipes: "dict[Entry, Recipe]", ledger: Ledger, outcome: Outcome) 
     print_table(["row", *(f">{WORDS[name]}" for name in shown), ">seeds"], lines)
     where = f"; the findings are in {ledger.path}" if ledger.path.exists() else ", and no findings yet"
     print(f"\ntop-1 in percent, mean ± standard deviation{where}", flush=True)
-    if outcome.taken:
-        print(f"at work in another process: {_list(outcome.taken)}", flush=True)
+    taken = [task for task in outcome.taken if ledger.known(task) is None]  # it may have come to its end since
+    if taken:
+        print(f"at work in another process: {_list(taken)}", flush=True)
     if outcome.left:
         print(f"left: {_list(outcome.left)}; the same command goes on", flush=True)
     if outcome.failed:
