@@ -10,9 +10,11 @@ from PIL import Image
 
 import fastmoco
 from fastmoco import cli
+from fastmoco import run as runs
 from fastmoco.album import middle
 from fastmoco.augment import normalise
 from fastmoco.embedding import embed
+from fastmoco.evaluate import features
 from fastmoco.exam import Terms
 
 CPU = Terms(device="cpu", workers=1)
@@ -190,6 +192,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(arguments, words, run, ima
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert words in err
     assert list(Path().iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_embedded(run, images, monkeypatch):
+    def refuse(**_):
+        raise PermissionError
+
+    monkeypatch.setattr(runs.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(features, "embedded", None)
+    with pytest.raises(ValueError, match=r"^shut cannot be written to: .*; give another --out$"):
+        embed(str(run), str(images), out="shut/z.npz", terms=CPU)
+    Path("z.npz").mkdir()
+    with pytest.raises(ValueError, match=r"^z\.npz is a folder; give a file for --out$"):
+        embed(str(run), str(images), out="z.npz", overwrite=True, terms=CPU)
 
 
 def test_a_set_of_which_nothing_can_be_read_is_one_line(run, tmp_path):

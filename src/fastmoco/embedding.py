@@ -33,6 +33,7 @@ def embed(
     from fastmoco.evaluate.features import embedded
     from fastmoco.evaluate.gallery import Gallery
     from fastmoco.images import fingerprint
+    from fastmoco.run import room
 
     path = to_write(out)
     with together():
@@ -44,7 +45,7 @@ def embed(
     alike(lambda: fingerprint(source.train), f"the images of {data}")
     with together():
         if leads():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            room(path.parent, "--out")
     say(f"{sight.words}\n{data}: {source.words}")
     if terms.recalibrate:
         sight.recalibrate(source.train)
@@ -88,6 +89,8 @@ def _refuse(path: Path, overwrite: bool) -> None:
         raise ValueError(f"--out {path}: use a file that ends in {' or '.join(KINDS)}")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists and is kept; give another --out, or --overwrite")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file for --out")
     if path.suffix == ".parquet":
         _parquet({})
 
