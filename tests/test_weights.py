@@ -1,3 +1,4 @@
+import json
 import pickle
 
 import pytest
@@ -14,6 +15,15 @@ def test_what_is_saved_is_loaded(tmp_path):
     net = load(tmp_path)
     assert not net.training
     assert all(value.equal(made.net.state_dict()[name]) for name, value in net.state_dict().items())
+
+
+def test_what_a_file_says_of_itself_is_in_the_order_of_its_names(tmp_path):
+    path = tmp_path / "encoder.safetensors"  # which safetensors alone writes otherwise in each process
+    save_encoder(path, "resnet18-small", encoder.build("resnet18-small"), step=7, size=32)
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert list(json.loads(content[8 : 8 + length])["__metadata__"]) == ["encoder", "format", "size", "step"]
+    assert length % 8 == 0, "numbers are aligned"
 
 
 def write_pickle(path):

@@ -37,7 +37,17 @@ def save_encoder(path: Path, name: str, encoder: Encoder, step: int, size: int) 
         for key, value in encoder.net.state_dict().items()
     }
     content = save(tensors, {"encoder": name, "step": str(step), "size": str(size), "format": "pt"})
-    write(path, lambda file: file.write(content))
+    write(path, lambda file: file.writelines(_in_order(content)))
+
+
+def _in_order(content: bytes) -> tuple[bytes, memoryview]:
+    """The same file, with what it says of itself by name: safetensors writes that in another order in each process."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # where the numbers begin
+    return len(text).to_bytes(8, "little") + text, memoryview(content)[end:]
 
 
 def read(file: Path) -> Stored:
