@@ -442,6 +442,21 @@ def test_a_dry_run_only_lists(stub, images, capsys):
     assert lines[-2:] == ["1 of 3  rows.py:fast_moco, seed 0", "3 of 3  rows.py:simsiam, seed 0"]
 
 
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ("kept", "kept is a folder; give a file for --records"),
+        (os.devnull, f"{os.devnull} is no file that can be written; give another --records"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_sweep_would(stub, images, records, reason, dry):
+    Path("kept").mkdir()
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        go(images, records=records, dry_run=dry)
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -13,7 +13,7 @@ import tyro
 from fastmoco.command import USUAL, word
 from fastmoco.compose import Settings, find_base, flat, start
 from fastmoco.flags import Flag, Float, Int, Str, Switch, place, to_write
-from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_own_parts, refuse_room
+from fastmoco.trials.checks import refuse_flags, refuse_means, refuse_misfits, refuse_own_parts, refuse_room
 from fastmoco.trials.crew import Outcome, Task, work
 from fastmoco.trials.job import FINDINGS, Entry, Job, Means, Sweep
 from fastmoco.trials.ledger import Ledger
@@ -108,8 +108,9 @@ def sweep(
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
     folder = place(out or f"runs/sweep-{word(data)}")
     refuse_own_parts(recipes)
+    refuse_misfits(recipes, ledger)
     if not dry_run:
-        refuse_room(recipes, ledger, folder)
+        refuse_room(ledger, folder)
     common = Sweep(data, ledger.images, ledger.pixels, knn_every or 0, jobs + beside, commit, command, means)
     tasks = _tasks(common, recipes, range(first_seed, first_seed + seeds), evaluate, ledger, folder)
     # To collect also adds to the file what is only in a run folder.

@@ -59,9 +59,9 @@ def refuse_own_parts(recipes: "Mapping[Entry, Recipe]") -> None:
             raise ValueError(f"{entry.row} has a part of your own, {reason}; train it by `fastmoco pretrain`") from None
 
 
-def refuse_room(recipes: "Mapping[Entry, Recipe]", ledger: Ledger, out: Path) -> None:
-    """Sets that are too small, and places that cannot be written."""
-    from fastmoco.run import refuse_large_batch, room
+def refuse_misfits(recipes: "Mapping[Entry, Recipe]", ledger: Ledger) -> None:
+    """Sets that are too small, and records that cannot be added to; nothing is written."""
+    from fastmoco.run import refuse_large_batch
 
     for entry, recipe in recipes.items():
         try:
@@ -73,5 +73,11 @@ def refuse_room(recipes: "Mapping[Entry, Recipe]", ledger: Ledger, out: Path) ->
     if ledger.path.exists() and not (ledger.path.is_file() and os.access(ledger.path, os.W_OK)):
         raise ValueError(f"{ledger.path} is no file that can be written; give another --records")
     ledger.findings()  # or the file is something else
+
+
+def refuse_room(ledger: Ledger, out: Path) -> None:
+    """Places that cannot be written."""
+    from fastmoco.run import room
+
     for place, flag in ((ledger.path.parent, "--records"), (out, "--out")):
         room(place, flag)
