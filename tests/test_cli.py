@@ -190,6 +190,7 @@ def test_a_users_own_file_is_listed_and_shown(own, here):
         (("show", "text/max", "b"), "fastmoco: Unrecognized options: b; see fastmoco show --help"),
         (("report", "--bathc", "3"), "fastmoco: Unrecognized options: --bathc, 3; perhaps --batch; see"),
         (("report", "--epochs", "x"), "fastmoco: Error parsing --epochs: use INT, not 'x'; see fastmoco report --help"),
+        (("sweep", "a", "--seeds", "1,2"), "fastmoco: Error parsing --seeds: use INT, not '1,2'; see fastmoco sweep"),
         (("show", "absent.py:mine"), "no file 'absent.py'"),
         (
             ("show", "table1/fast_moco_100", "--set", "optm.lr=1"),

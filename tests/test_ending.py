@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from fastmoco.ending import ended
+
 # Something stays until Python is taken down, and says so then.
 SCRIPT = """
 import atexit, sys
@@ -63,6 +65,25 @@ with ended():
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        (
+            PermissionError(13, "Permission denied", "a.py"),
+            "a.py: Permission denied; change its permissions, or give",
+        ),
+        (IsADirectoryError(21, "Is a directory", "a"), "a: Is a directory; give a file"),
+        (FileNotFoundError(2, "No such file or directory", "a"), "a: No such file or directory"),
+        (PermissionError("a.pt holds more than numbers"), "a.pt holds more than numbers"),
+    ],
+)
+def test_a_file_that_cannot_be_opened_is_one_line_with_what_to_do(raised, line, capsys):
+    with pytest.raises(SystemExit) as end, ended():
+        raise raised
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"fastmoco: {line}")
 
 
 def test_a_reader_that_has_gone_changes_nothing():

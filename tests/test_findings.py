@@ -116,6 +116,11 @@ def test_a_line_that_is_no_object_is_told_in_words(tmp_path):
         read([path])
 
 
+def test_a_file_that_cannot_be_opened_is_told_by_its_name(tmp_path):
+    with pytest.raises(ValueError, match=r"^\S+ cannot be read: Is a directory; give another file$"):
+        read([tmp_path])
+
+
 def test_a_file_that_is_no_text_is_told_by_its_name(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\xff\xfe\x00")

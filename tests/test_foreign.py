@@ -244,7 +244,7 @@ class Trap:
 def test_code_is_refused_and_not_run(tmp_path, slim, zipped):
     content = {"state_dict": slim, "trap": Trap(tmp_path / "trace")}
     torch.save(content, tmp_path / "a.pth", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ValueError, match=r"holds more than numbers, and was not run: io.open") as refused:
+    with pytest.raises(ValueError, match=r"not run: io.open; save its state_dict\(\) alone$") as refused:
         import_(str(tmp_path / "a.pth"), out=str(tmp_path / "b.safetensors"))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "trace").exists()
@@ -287,7 +287,7 @@ def write_own(path):
         (None, "no file at"),
         (write_own, "is a checkpoint of fastmoco itself; other commands and fastmoco.load take it as it is"),
         (write_text, "is damaged, or no file of torch"),
-        (write_flipped, "is damaged: its checksums differ"),
+        (write_flipped, "is damaged: its checksums differ; copy it anew$"),
         (write_list, "holds a list and no weights by name"),
         (write_step, "has 'epoch', which is no weight but of type int"),
     ],
@@ -304,6 +304,25 @@ def test_a_reason_that_is_no_sentence_is_left_out(tmp_path):
     (tmp_path / "a.pth").write_text("i am no file of torch")
     with pytest.raises(ValueError, match=r"no file of torch; give weights"):
         import_(str(tmp_path / "a.pth"), out=str(tmp_path / "b.safetensors"))
+
+
+def test_another_librarys_words_are_cut_between_them(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError(f"not a ZIP archive {'word ' * 40}. This is an internal miniz error. If you see it")
+
+    (tmp_path / "a.pth").write_text("some")
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(ValueError, match=r"no file of torch: not a ZIP archive( word)+ \.\.\.; give weights"):
+        import_(str(tmp_path / "a.pth"), out=str(tmp_path / "b.safetensors"))
+
+
+def test_a_place_that_cannot_be_written_is_told_with_what_to_give(tmp_path, online):
+    torch.save(online, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=r"a\.pth/b\.safetensors: (Not a directory|File exists); give another --out$"):
+        import_(str(tmp_path / "a.pth"), out=str(tmp_path / "a.pth" / "b.safetensors"))
+    (tmp_path / "b.safetensors").mkdir()
+    with pytest.raises(ValueError, match=r"^cannot write .*b\.safetensors: .*; give another --out$"):
+        import_(str(tmp_path / "a.pth"), out=str(tmp_path / "b.safetensors"), overwrite=True)
 
 
 def test_what_exists_is_kept(tmp_path, online):

@@ -180,6 +180,7 @@ def _brief(complaint: str) -> str:
             parts.append([])
     said = " ".join(parts[0]).rstrip(".")
     said = re.sub(r"no type matching \S*?(\w+) could be instantiated from \['(.*?)'\].*", r"use \1, not '\2'", said)
+    said = re.sub(r"invalid literal for int\(\) with base 10:", "use INT, not", said)
     several = re.match(r"Error parsing (\S+): Could not find valid parse for arguments: (\[.*\])", said)
     if several:
         wrong = next((each for each in ast.literal_eval(several[2]) if not each.lstrip("-").isdecimal()), several[2])

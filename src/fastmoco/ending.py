@@ -11,6 +11,13 @@ from typing import NoReturn
 
 from fastmoco.interrupts import settled
 
+# For what no one has foreseen where a file is opened.
+FIXES = {
+    PermissionError: "; change its permissions, or give another",
+    IsADirectoryError: "; give a file",
+    NotADirectoryError: "; give a place in a folder",
+}
+
 
 @contextlib.contextmanager
 def ended() -> Iterator[None]:
@@ -38,7 +45,7 @@ def ended() -> Iterator[None]:
 def _stop(error: Exception, code: int = 2) -> NoReturn:
     """Tell a mistake in one line, unless another rank does."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        message = f"{error.filename}: {error.strerror}"
+        message = f"{error.filename}: {error.strerror}{FIXES.get(type(error), '')}"
     else:
         message = str(error)
     if not getattr(error, "told", False):

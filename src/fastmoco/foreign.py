@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -105,8 +106,12 @@ def import_(
     # Files of torch before 0.4.1 do not count batches, and the counts change no embedding.
     counts = {key: value for key, value in own.items() if key.endswith(".num_batches_tracked")}
     fill(made.net, taken if counts.keys() & taken.keys() else {**taken, **counts}, str(source), name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_encoder(path, name, made, step=-1, size=size)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_encoder(path, name, made, step=-1, size=size)
+    except OSError as error:
+        reason = f"{path}: {error.strerror}" if error.strerror else str(error)
+        raise ValueError(f"{reason}; give another --out") from None
     parts = ", ".join(f"{part} ({count:,})" for part, count in sorted(dropped.items())) or "nothing"
     print(f"{source}: {layout.name}, {branch} branch, {name}")
     print(f"taken: {len(taken):,} tensors; dropped: {parts}")
@@ -151,7 +156,7 @@ def _open_torch(file: Path) -> object:
     import torch
 
     if zipfile.is_zipfile(file) and _damaged(file):  # torch itself does not compare checksums
-        raise ValueError(f"{file} is damaged: its checksums differ")
+        raise ValueError(f"{file} is damaged: its checksums differ; copy it anew")
     try:
         # Trainings often keep their flags beside the weights; a namespace only holds values.
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
@@ -160,7 +165,9 @@ def _open_torch(file: Path) -> object:
     except Exception as error:  # whatever a reader of damaged files can raise
         code = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if code:
-            raise ValueError(f"{file} holds more than numbers, and was not run: {code[1]}") from None
+            raise ValueError(
+                f"{file} holds more than numbers, and was not run: {code[1]}; save its state_dict() alone"
+            ) from None
         # Where it finds no pickle at all, torch's own words are advice to programmers, and Python's a number.
         reason = "" if isinstance(error, pickle.UnpicklingError | LookupError) else f": {_brief(error)}"
         raise ValueError(
@@ -238,4 +245,6 @@ def _stem(file: str) -> str:
 
 
 def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+    """The first sentence of another library, without what Python puts before it."""
+    said = (getattr(error, "strerror", None) or str(error)).partition(". ")[0]
+    return shorten(said, 120, placeholder=" ...") or type(error).__name__

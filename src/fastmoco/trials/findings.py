@@ -88,6 +88,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         text = path.read_text("utf-8-sig")  # some editors put a mark before the first line
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text, so it holds no findings of a sweep; give another file") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; give another file") from None
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
