@@ -572,6 +572,17 @@ def test_a_trial_collects_images_once_for_all_evaluations_and_finds_the_same_to_
     assert len(left[0]) == 4 * 3, "to learn from, to be tested by, and crops, for each of four encoders"
 
 
+def test_without_labels_rows_are_trained_if_no_evaluation_is_asked_for(stub, images, capsys):
+    paint(Path("loose"), 24)
+    with pytest.raises(ValueError, match="loose has no labels, which an evaluation needs"):
+        go("loose", dry_run=True)
+    go("loose", evaluate=(), dry_run=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "3 of 3  rows.py:simsiam, seed 0"
+    made = trial.run(read_job(job("loose", evaluations=()).spell()))
+    assert (made.results, made.curve) == ({"online": {}}, ())
+    assert read([Path("run/finding.json")]) == [made]
+
+
 def test_without_a_momentum_branch_there_are_two_encoders(place, images):
     made = trial.run(job(images, "simsiam", evaluations=("encoders",), epochs=1))
     assert set(made.results) == {"online", "online, recalibrated"}

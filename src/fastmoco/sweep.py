@@ -102,7 +102,8 @@ def sweep(
     if not data:
         raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
     source = sets.find(data, download)
-    split(source, data)  # refuses a set without labels
+    if evaluate:
+        split(source, data)  # refuses a set without labels, which training alone does not need
     known = fingerprint(source.train)
     file = to_write(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
