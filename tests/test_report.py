@@ -809,6 +809,24 @@ def test_a_sweep_that_changed_its_base_is_reported_by_the_same_flags(here, capsy
     assert "50.0" in capsys.readouterr().out
 
 
+def test_of_rows_in_a_file_no_changes_are_guessed_and_the_file_is_to_be_named(here, capsys):
+    (here / "mine.py").write_text("from fastmoco.recipes.table4b import mocov3\n")
+    base = "pocket/shapes"
+    found = [
+        finding("table4b/mocov3", base=base, recipe=compose("table4b/mocov3", (), epochs, 16, "", None, base))
+        for epochs in (2, 3)
+    ]
+    file = write(here / "some.jsonl", *(replace(each, row="mine.py:mocov3") for each in found))
+    with pytest.raises(
+        ValueError, match=r"that setting of pocket/shapes, but 2 of rows in files: look at --table all, or"
+    ):
+        report((file,))
+    report((file,), recipe_base=base, table=("mine.py",), batch=16)
+    assert "mine.py on shapes, as in pocket/shapes, 2 epochs" in capsys.readouterr().out
+    report((file,), table=("all",))
+    assert capsys.readouterr().out.count("mine.py:mocov3 in pocket/shapes") == 2
+
+
 TAU_AND_ALPHA = ("contrast.tau=0.3", "target.alpha=0.9")
 
 

@@ -154,10 +154,18 @@ def _others(base: str, records: "Mapping[str, Sequence[Finding]]") -> str:
     """Which trainings there are, and how to ask for them."""
     from collections import Counter
 
+    from fastmoco.recipes import rows
     from fastmoco.trials.tables import changed
 
-    every = [each for findings in records.values() for each in findings]
-    own = [each for each in every if (each.base or each.row) == base]
+    every, known = [each for findings in records.values() for each in findings], rows()
+    here = [each for each in every if (each.base or each.row) == base]
+    # What flags had changed of a row in a file is not known without the file, which is not run.
+    own = [each for each in here if {each.row, base} <= known.keys()]
+    if here and not own:
+        return (
+            f"{len(here)} of rows in files: look at --table {ALL}, or give --table FILE.py with the --batch and --set "
+            "of the sweep"
+        )
     if own and not any(changed(own)):
         return f"{len(own)} with the base as it is: leave out --batch and --set if given, or look at --table {ALL}"
     if own:
