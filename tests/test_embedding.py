@@ -203,8 +203,9 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_embedded(run,
     with pytest.raises(ValueError, match=r"^shut cannot be written to: .*; give another --out$"):
         embed(str(run), str(images), out="shut/z.npz", terms=CPU)
     Path("z.npz").mkdir()
-    with pytest.raises(ValueError, match=r"^z\.npz is a folder; give a file for --out$"):
-        embed(str(run), str(images), out="z.npz", overwrite=True, terms=CPU)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r"^z\.npz is a folder; give a file for --out$"):
+            embed(str(run), str(images), out="z.npz", overwrite=overwrite, terms=CPU)
 
 
 def test_a_set_of_which_nothing_can_be_read_is_one_line(run, tmp_path):

@@ -77,7 +77,7 @@ def test_orders_and_pairs_are_of_the_rows_that_were_run():
     assert orders["encode_only"] == ("4", "4")
     assert table.notes[1] == (
         "5 of 6 pairs of rows stand in the paper's order; of the 2 whose means here differ by more than the larger "
-        "of their standard deviations, 1 do. Of the pairs, 3 have a row of one seed, and so no spread."
+        "of their standard deviations, 1 does. Of the pairs, 3 have a row of one seed, and so no spread."
     )
 
 
@@ -256,6 +256,25 @@ def test_long_trainings_have_a_table_of_their_own():
     made = tables({"some.jsonl": [long, finding("table4b/fast_moco")]})
     assert [line[0] for line in made["long"]().rows] == ["Fast-MoCo, online", "Fast-MoCo, target"]
     assert [line[-1] for line in made["settings"]().rows] == ["1", "none yet", "none yet", "1"]
+    assert not tables({"some.jsonl": [long]}, epochs=100)["long"]().rows
+
+
+def test_trainings_that_were_not_judged_have_no_tables():
+    found = evidence(*(finding(f"table4b/{row}", results={"online": {}}) for row in ("mocov3", "fast_moco")))
+    for table in (headline(found), lengths(found), paper_table(found, "table4b")):
+        assert not table.rows
+
+
+def test_nothing_is_drawn_if_a_document_cannot_be_filled(here):
+    file = write(here / "some.jsonl", *FOUND)
+    with pytest.raises(ValueError, match=r"absent.md: No such file"):
+        report((file,), figures="figures", fill=("absent.md",))
+    assert not (here / "figures").exists()
+
+
+def test_on_a_terminal_words_stand_on_the_left_too(here, capsys):
+    report((write(here / "some.jsonl", *FOUND),), table=("settings",))
+    assert "images  encoder            px" in capsys.readouterr().out
 
 
 def test_a_summary_has_a_line_for_each_set_and_measure():
@@ -354,7 +373,7 @@ def test_times_by_other_means_are_not_compared(other):
         for epochs, top1 in ((100, 60.0), (400, 68.0))
     ]
     table = lengths(evidence(fast, *slow))
-    why = "trainings differ in hardware, threads, precision or how steps are computed"
+    why = "trainings differ in hardware, threads, precision, loader or how steps are computed"
     assert table.notes[2].endswith(f"2.0 times as many (times are not compared: {why}).")
     assert f"Minutes are not told: {why}." in table.notes
     assert [line[3] for line in table.rows] == ["", "", ""]

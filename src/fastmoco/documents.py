@@ -24,10 +24,14 @@ class Table:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of Markdown; columns of numbers, but for the first, are aligned on the right."""
-    numbers = [any(re.match(r"[-+]?\d", row[place]) for row in rows) for place in range(1, len(head))]
-    rule = ["---", *("---:" if each else "---" for each in numbers)]
+    """Lines of Markdown; columns of numbers are aligned on the right."""
+    rule = ["---:" if each else "---" for each in numeric(head, rows)]
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def numeric(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers; the first is of names."""
+    return [False, *(any(re.match(r"[-+]?\d", row[place]) for row in rows) for place in range(1, len(head)))]
 
 
 def read(path: Path) -> str:

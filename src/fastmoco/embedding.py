@@ -87,10 +87,10 @@ def _refuse(path: Path, overwrite: bool) -> None:
     """What cannot be written is told now, and not after hours."""
     if path.suffix not in KINDS:
         raise ValueError(f"--out {path}: use a file that ends in {' or '.join(KINDS)}")
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists and is kept; give another --out, or --overwrite")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file for --out")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists and is kept; give another --out, or --overwrite")
     if path.suffix == ".parquet":
         _parquet({})
 

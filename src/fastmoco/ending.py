@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-from fastmoco.interrupts import settled
+from fastmoco.interrupts import ignore_ctrl_c
 
 # For what no one has foreseen where a file is opened.
 FIXES = {
-    PermissionError: "; change its permissions, or give another",
+    PermissionError: "; change its permissions, or give another place",
     IsADirectoryError: "; give a file",
     NotADirectoryError: "; give a place in a folder",
 }
@@ -38,7 +38,7 @@ def ended() -> Iterator[None]:
             raise
         _stop(MemoryError("out of memory; ask for less, such as a smaller --size, --batch or number of images"))
     except KeyboardInterrupt as error:  # which tells the signal that asked for it, if it was not Ctrl-C
-        settled()  # or one that comes while Python is taken down is told as an error, or takes the place of the code
+        ignore_ctrl_c()  # or another, while Python is taken down, is told as an error, or changes the exit code
         sys.exit(128 + (error.args[0] if error.args else 2))
 
 

@@ -8,7 +8,7 @@ from types import FrameType
 MOMENT = 1.0  # seconds in which two are one: `timeout` and launchers pass on to us what the terminal has sent us, too
 
 
-def settled() -> None:
+def ignore_ctrl_c() -> None:
     """From now on Ctrl-C changes nothing: the process is ending. SIGTERM still helps if that does not come about."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

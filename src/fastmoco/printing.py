@@ -1,4 +1,4 @@
-"""What a person reads about recipes: the list of rows, and one row in full."""
+"""What a person reads on a terminal: the list of rows, one row in full, and any other table."""
 
 import shlex
 import sys

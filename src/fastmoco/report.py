@@ -96,12 +96,13 @@ def report(
     if figures and Path(figures).exists() and not Path(figures).is_dir():
         raise ValueError(f"--figures {figures} is a file; give a folder")
     makers = tables(known, base, epochs, table, setting)
+    documents = [*map(to_write, fill)]
+    _refuse_places(documents)
     if figures:
         room(Path(figures), "--figures")
         for path in draw(gather(known, base, setting), Path(figures), table):
             print(f"drawn: {path}")
-    texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in map(to_write, fill)}
-    _refuse_places(texts)
+    texts = {each: filled(each, makers, Path(figures or FIGURES), table) for each in documents}
     for document, text in texts.items():  # only now, when all could be made
         _write(document, text)
     if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
@@ -110,10 +111,12 @@ def report(
 
 
 def _refuse_places(documents: Iterable[Path]) -> None:
-    """Documents that cannot be written, before any of them is."""
+    """Documents that cannot be read or written, before anything is."""
+    from fastmoco.documents import read
     from fastmoco.run import room
 
     for document in documents:
+        read(document)
         room(document.parent, "--fill")
         if not os.access(document, os.W_OK):  # which to write aside and rename would pass over
             raise ValueError(f"{document} is read-only; make it writable, or give another --fill")
@@ -210,7 +213,7 @@ def tables(
         "headline": lambda: rivals.headline(here, epochs),
         "epochs": lambda: rivals.lengths(here),
         "encoders": lambda: rivals.encoders(here, epochs),
-        "long": lambda: rivals.encoders(long),
+        "long": lambda: rivals.encoders(long, epochs),
         **{name: functools.partial(rivals.headline, each, epochs) for name, each in others.items()},
         ALL: lambda: everything(every, epochs),
     }
@@ -294,13 +297,15 @@ def _files(path: Path) -> list[Path]:
 
 def _print(makers: "Mapping[str, Callable[[], Table]]") -> bool:
     """Those that have rows, if any."""
+    from fastmoco.documents import numeric
     from fastmoco.printing import print_table
 
     # Once: with the base of a set of its own, the headline is that set's.
     shown = list(dict.fromkeys(made for make in makers.values() if (made := make()).rows))
     for number, table in enumerate(shown):
         print("\n" * (number > 0) + table.title + "\n")
-        print_table([table.head[0], *(f">{name}" for name in table.head[1:])], table.rows)
+        sides = [">" if right else "" for right in numeric(table.head, table.rows)]
+        print_table([side + name for side, name in zip(sides, table.head, strict=True)], table.rows)
         for note in table.notes:
             print(note)
     return bool(shown)

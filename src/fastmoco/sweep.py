@@ -19,6 +19,7 @@ from fastmoco.trials.job import FINDINGS, Entry, Job, Means, Sweep
 from fastmoco.trials.ledger import Ledger
 
 if TYPE_CHECKING:
+    from fastmoco.images import Source
     from fastmoco.recipe import Recipe
     from fastmoco.trials.findings import Finding
 
@@ -88,7 +89,6 @@ def sweep(
     from fastmoco.bench.record import commit_here
     from fastmoco.images import fingerprint, glance
     from fastmoco.launch import cores
-    from fastmoco.parts import split
 
     refuse_flags(what, seeds, jobs, beside, minutes, knn_every)
     part = max(1, cores() // (jobs + beside)) if jobs + beside > 1 else None  # of the cores
@@ -103,7 +103,7 @@ def sweep(
         raise ValueError("--data: say which images; only a base such as pocket/imagenette has a set of its own")
     source = sets.find(data, download)
     if evaluate:
-        split(source, data)  # refuses a set without labels, which training alone does not need
+        _refuse_unlabelled(source, data)
     known = fingerprint(source.train)
     file = to_write(records or f"{FINDINGS}/{word(data)}.jsonl")
     ledger = Ledger(file, int(known["images"]), str(known["names"]), glance(source.train))
@@ -136,6 +136,16 @@ def _state(task: Task, older: "Finding | None") -> str:
     lacking = [each for each in task.job.evaluations if each not in older.circumstances.get("evaluations", ())]
     again = "" if task.folder.exists() else f", and as there is no {task.folder} it is trained again"
     return f" has a record that lacks {', '.join(lacking)}{again}"
+
+
+def _refuse_unlabelled(source: "Source", data: str) -> None:
+    """What evaluations need, and training alone does not."""
+    from fastmoco.parts import split
+
+    try:
+        split(source, data)
+    except ValueError as error:
+        raise ValueError(f"{error}; or give --evaluate without a value, to train only") from None
 
 
 def _suited(base: str, rows: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from fastmoco.evaluate.fit import Classifier, Course, cosine, draws, fit
 from fastmoco.evaluate.knn import COUNTS, TEMPERATURE, votes
 from fastmoco.evaluate.linear import course, suited
 from fastmoco.evaluate.scores import top1
-from fastmoco.flags import place
+from fastmoco.flags import to_write
 from fastmoco.protocols import Linear
 from fastmoco.spread import say
 
@@ -84,7 +84,7 @@ def measure(
     other = conclude("evaluate", linear, device, {**sizes, **found["linear, ours"]}, "", commit)
     record |= {"top1": found, "rows": record["rows"] + other["rows"]}
     if out:
-        save(place(out), record)
+        save(to_write(out), record)
         say(f"the record is in {out}")
     return record
 

@@ -15,7 +15,7 @@ from fastmoco.bench.clock import finish
 from fastmoco.bench.record import circumstances, save
 from fastmoco.bench.step import facts
 from fastmoco.engine import Engine, Gear
-from fastmoco.flags import place
+from fastmoco.flags import to_write
 from fastmoco.learner import Learner
 from fastmoco.printing import print_table
 from fastmoco.recipe import Recipe
@@ -57,7 +57,7 @@ def measure(recipe: Recipe, gear: Gear, out: str, about: Mapping[str, Any], comm
         lines = [[kind, f"{each['milliseconds']:.2f}", str(each["kernels"])] for kind, each in record["kinds"].items()]
         print_table(["kind of kernel", ">ms", ">kernels"], lines)
     if out:
-        save(place(out), record)
+        save(to_write(out), record)
         print(f"the record is in {out}")
     return record
 

@@ -14,7 +14,7 @@ import torch
 from fastmoco import __version__
 from fastmoco.bench.clock import Contender
 from fastmoco.checkpoint import write
-from fastmoco.flags import place
+from fastmoco.flags import to_write
 from fastmoco.printing import print_table
 
 
@@ -40,7 +40,7 @@ def conclude(
         [_cells(row) for row in record["rows"]],
     )
     if out:
-        save(place(out), record)
+        save(to_write(out), record)
         print(f"the record is in {out}")
     return record
 

@@ -3,12 +3,12 @@
 Both methods of a set share one recipe, and so does every row of the paper that is trained on it by --recipe-base. What
 they reach is in docs/results.md; what else was tried, in docs/log.md.
 
-    row              images                   Fast-MoCo takes             was chosen by
-    shapes           the drawn set, 32 px     two minutes on two cores    kNN of MoCo v3
-    imagenette       Imagenette, 128 px       a minute on an H200         kNN of MoCo v3
-    imagenette_long  the same, 800 epochs     eight minutes there         kNN of Fast-MoCo
-    cifar10          CIFAR-10, 32 px          six minutes there           kNN of MoCo v3
-    photos           any folder, 224 px       seven for 10,000 images     a short trial of Fast-MoCo
+    row              images                   Fast-MoCo takes, once compiled     was chosen by
+    shapes           the drawn set, 32 px     two minutes on two cores           kNN of MoCo v3
+    imagenette       Imagenette, 128 px       a minute on an H200                kNN of MoCo v3
+    imagenette_long  the same, 800 epochs     eight minutes there                kNN of Fast-MoCo
+    cifar10          CIFAR-10, 32 px          six minutes there                  kNN of MoCo v3
+    photos           any folder, 224 px       7 minutes there for 10,000 images  one short trial of Fast-MoCo
 
 A name with _mocov3 is MoCo v3 in that setting:
 
@@ -46,7 +46,7 @@ _imagenette = Recipe(
     batch=256,
 )
 # After some hundred epochs of so few images kNN falls in the setting above: to tell them apart has become easy. Smaller
-# crops and a higher tau put that off; less decay, and none of norms, learns more before.
+# crops and a higher tau put that off; with less decay, and none of norms, it is further by then.
 _long = replace(
     _imagenette,
     views=tuple(replace(view, scale=(0.08, 1.0)) for view in _imagenette.views),

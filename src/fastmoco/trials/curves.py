@@ -87,7 +87,8 @@ def draw_epochs(evidence: Evidence) -> "Figure":
         panel.set_xlim(left=0)
         panel.set_xlabel("minutes of training, once compiled,\nwith the device to itself")
     panels[0].set_ylabel("top-1 (%), with its s.d. over seeds\nwhere there are several")
-    panels[0].set_ylim(bottom=min(run.score(name) or 100 for run in runs for name in shown) - BELOW)
+    scores = [top1 for run in runs for name in shown if (top1 := run.score(name)) is not None]
+    panels[0].set_ylim(bottom=min(scores) - BELOW)
     bars, names = panels[0].get_legend_handles_labels()
     faint = Line2D([], [], color=QUIET, linewidth=0.8, alpha=0.5)
     figure.legend([*bars, faint], [*names, "kNN on the way"], loc="outside lower center", ncols=3, frameon=False)

@@ -17,7 +17,7 @@ OLD, NEW = METHODS
 ENCODERS = (PLAIN, "online, recalibrated", "target", "target, recalibrated")
 Take = Callable[[Finding], float | None]
 LONG = 600  # seconds, from which on times are told in minutes
-OTHER_MEANS = "trainings differ in hardware, threads, precision or how steps are computed"
+OTHER_MEANS = "trainings differ in hardware, threads, precision, loader or how steps are computed"
 
 
 def paired(evidence: Evidence, epochs: int | None = None) -> tuple[list[Finding], list[Finding]]:
@@ -32,7 +32,7 @@ def headline(evidence: Evidence, epochs: int | None = None) -> Table:
     """Both methods with the same seeds, and their difference, seed by seed."""
     title = f"{OLD} and {NEW} on {evidence.title}"
     old, new = paired(evidence, epochs)
-    if not old:
+    if not measures([*old, *new]):
         return Table(title)
     unit, word = (60, "minutes") if max(each.seconds for each in (*old, *new)) >= LONG else (1, "seconds")
     columns: dict[str, tuple[Take, int]] = {WORDS[name]: (_scored(name), 1) for name in (LINEAR, CACHED, KNN)}
@@ -111,7 +111,7 @@ def lengths(evidence: Evidence) -> Table:
     after = list(evidence.epochs(recipes))
     found = [{epochs: evidence.of(recipe, epochs) for epochs in after} for recipe in recipes]
     used = [each for method in found for findings in method.values() for each in findings]
-    if not used:
+    if not measures(used):
         return Table(title)
     shown, timed = measures(used), comparable(used)
     lines = []
@@ -163,7 +163,8 @@ def _overtaken(old: dict[int, list[Finding]], new: dict[int, list[Finding]], epo
     if needed is None:
         nearest, best = max(points, key=lambda point: point[1])
         seeds = "one seed" if len(old[nearest]) == 1 else f"{len(old[nearest])} seeds"
-        below = f"{best:.1f}, {goal.mean - best:.1f} below, after {nearest} with {seeds}"
+        gap = round(goal.mean, 1) - round(best, 1)  # as a reader would take it
+        below = f"{best:.1f}, {gap:.1f} below, after {nearest} with {seeds}"
         return f"{said}does not have it within {points[-1][0]}: its best is {below}."
     if needed == points[0][0]:
         return f"{said}has it after {points[0][0]} already, its shortest run."

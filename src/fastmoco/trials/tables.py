@@ -34,7 +34,7 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
     title, epochs = f"{name} on {evidence.title}", epochs or evidence.usual(list(recipes.values()))
     found = {row: evidence.of(recipe, epochs) for row, recipe in recipes.items()}
     used = [each for findings in found.values() for each in findings]
-    if not used:
+    if not measures(used):
         return Table(title)
     twins = _twins(recipes)
     shown = measures(used)

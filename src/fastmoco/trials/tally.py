@@ -55,7 +55,7 @@ class Agreement:
             if self.clear == 1:
                 said += f"; so does the one {apart}" if self.clear_agree else f"; the one {apart} does not"
             else:
-                said += f"; of the {self.clear} {apart}, {self.clear_agree} do"
+                said += f"; of the {self.clear} {apart}, {self.clear_agree} do{'es' * (self.clear_agree == 1)}"
         elif self.lone < self.pairs:
             said += "; no two means here differ by more than the larger of their standard deviations"
         said += "."
