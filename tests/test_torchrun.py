@@ -97,10 +97,10 @@ def taken(folder):
     return {step: [*chain(*parts.values())] for (step, _), parts in sorted(found.items())}
 
 
-def close(ours, theirs):
+def close(ours, theirs, rel=2e-4):
     assert [step for step, _ in ours] == [step for step, _ in theirs]
     for (step, loss), (_, other) in zip(ours, theirs, strict=True):
-        assert loss == pytest.approx(other, rel=2e-4), step
+        assert loss == pytest.approx(other, rel=rel), step
 
 
 def orphans(path):
@@ -142,7 +142,7 @@ def test_two_nodes_are_one_process(tmp_path):
     said = [node.communicate(timeout=SECONDS)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     assert len(trace(tmp_path / "two")) == 10
-    close(trace(tmp_path / "two"), trace(tmp_path / "one"))
+    close(trace(tmp_path / "two"), trace(tmp_path / "one"), rel=2e-5)  # as small a part as the rate is of others'
     ours, theirs = ([line for line in records(tmp_path / run) if "val/knn_top1" in line] for run in ("two", "one"))
     assert ours[-1]["val/knn_top1"] == pytest.approx(theirs[-1]["val/knn_top1"], abs=0.5)
     assert sorted("the encoder is in" in text for text in said) == [False, True], "one rank speaks"
