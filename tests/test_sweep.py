@@ -331,6 +331,9 @@ def test_a_row_that_fails_does_not_stop_the_others(stub, images, capsys):
         go(images)
     assert begun() == ["fast_moco 0", "mocov3 0", "simsiam 0"]
     assert "2 of 3  rows.py:mocov3, seed 0 failed: it cannot be" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"1 failed: rows\.py:mocov3, seed 0"):
+        go(images, "rows.py:mocov3", records="other.jsonl")
+    assert "\nno training has a score, and no findings yet\n" in capsys.readouterr().out
     stub()
     go(images)
     assert begun() == ["mocov3 0"]
@@ -629,7 +632,15 @@ def test_what_is_damaged_in_a_run_folder_of_a_sweep_is_to_be_removed_and_made_ag
     Path("run/trial.json").write_text("")
     words = "so nothing can be added; remove it, and the same command makes it again"
     assert refused() == f"fastmoco: run/trial.json is no results file, {words}"
-    Path("run/trial.json").unlink()
+    Path("run/trial.json").write_text("[{}]")  # of something else, which is left as it is
+    trial.main()
+    kept = json.loads(Path("run/trial.json").read_text())
+    assert [each.get("evaluation") for each in kept] == [None, "knn"]
+    signed = corner(Path("run")) / "trained.jsonl"
+    for damaged in ("", "{}\n", "no line\n", "[]\n"):
+        signed.write_text(damaged)
+        words = f"{signed} does not tell who trained; remove run, and the same command makes it again"
+        assert refused() == f"fastmoco: {words}"
     Path("run/checkpoints/last.pt").write_bytes(b"")
     words = "can be read; remove run, and the same command makes it again"
     assert refused() == f"fastmoco: no checkpoint in run/checkpoints {words}"

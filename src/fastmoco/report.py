@@ -12,7 +12,6 @@ import tyro
 
 from fastmoco.compose import Settings, compose, find_base, flat
 from fastmoco.flags import Int, Str, place, to_write
-from fastmoco.trials.job import FINDINGS
 
 if TYPE_CHECKING:
     from fastmoco.documents import Table
@@ -26,7 +25,6 @@ ALL = "all"
 UNASKED = ("settings", ALL)  # tables that are printed only if asked for
 SETS = {"cifar10": "pocket/cifar10", "shapes": "pocket/shapes"}  # bases of which two rows are told
 LONG = "pocket/imagenette_long"  # of which encoders are told
-WAYS = 3  # in which findings differ from a base, that are told at once
 PAPER = ("table4a", "table4b", "table7", "figure3a", "figure3b", "figure4a", "figure4b", "figure6", "text")
 
 
@@ -82,17 +80,18 @@ def report(
     """
     from fastmoco.run import room
     from fastmoco.trials.evidence import gather
+    from fastmoco.trials.records import others, read, refuse, refuse_epochs, usual
 
     figures = str(place(figures)) if figures else ""
-    known = _read(records, str(data))
-    base = recipe_base or _usual(known)
+    known = read(records, str(data))
+    base = recipe_base or usual(known, BASE)
     find_base(base)  # whose mistakes are the flag's
     setting = compose(base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
         asked = bool(recipe_base or set or batch is not None)  # for one setting, and others will not do
-        others = () if asked else (*SETS.values(), LONG)
-        _refuse([gather(known, base, setting), *(gather(known, row) for row in others)], known)
-    _refuse_epochs(epochs, known)
+        besides = () if asked else (*SETS.values(), LONG)
+        refuse([gather(known, base, setting), *(gather(known, row) for row in besides)], known)
+    refuse_epochs(epochs, known)
     if figures and Path(figures).exists() and not Path(figures).is_dir():
         raise ValueError(f"--figures {figures} is a file; give a folder")
     makers = tables(known, base, epochs, table, setting)
@@ -106,7 +105,7 @@ def report(
     for document, text in texts.items():  # only now, when all could be made
         _write(document, text)
     if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
-        ways = "; name others, or leave out --table" if table else f", but {_others(base, known)}"
+        ways = "; name others, or leave out --table" if table else f", but {others(base, known)}"
         raise ValueError(f"the findings are of none of these tables{ways}")
 
 
@@ -128,62 +127,6 @@ def _write(document: Path, text: str) -> None:
 
     write(document, lambda file: file.write(text.encode()))
     print(f"filled: {document}")
-
-
-def _usual(records: "Mapping[str, Sequence[Finding]]") -> str:
-    """The base of most trainings that are as it is, or else of most. Files that records name are not run."""
-    from collections import Counter
-
-    from fastmoco.recipes import rows
-    from fastmoco.trials.tables import changed
-
-    known = rows()
-    every = [each for findings in records.values() for each in findings if (each.base or each.row) in known]
-    bases = Counter(each.base or each.row for each in every if not any(changed([each])))
-    there = [base for base, _ in (bases or Counter(each.base or each.row for each in every)).most_common()]
-    return BASE if BASE in there or not there else there[0]
-
-
-def _refuse(evidences: "Sequence[Evidence]", records: "Mapping[str, Sequence[Finding]]") -> None:
-    """Records of other settings only; which those are is said."""
-    if not any(evidence.findings for evidence in evidences):
-        base = evidences[0].base
-        there = any((each.base or each.row) == base for findings in records.values() for each in findings)
-        setting = "that setting" if there else "the setting"
-        raise ValueError(f"no findings in {setting} of {base}, but {_others(base, records)}")
-
-
-def _others(base: str, records: "Mapping[str, Sequence[Finding]]") -> str:
-    """Which trainings there are, and how to ask for them."""
-    from collections import Counter
-
-    from fastmoco.recipes import rows
-    from fastmoco.trials.tables import changed
-
-    every, known = [each for findings in records.values() for each in findings], rows()
-    here = [each for each in every if (each.base or each.row) == base]
-    # What flags had changed of a row in a file is not known without the file, which is not run.
-    own = [each for each in here if {each.row, base} <= known.keys()]
-    if here and not own:
-        return (
-            f"{len(here)} of rows in files: look at --table {ALL}, or give --table FILE.py with the --batch and --set "
-            "of the sweep"
-        )
-    if own and not any(changed(own)):
-        return f"{len(own)} with the base as it is: leave out --batch and --set if given, or look at --table {ALL}"
-    if own:
-        ways = [f"{count} with {said or 'the base as it is'}" for said, count in changed(own).items()]
-        found = "; ".join([*ways[:WAYS], *([f"others in {len(ways) - WAYS} more ways"] if len(ways) > WAYS else [])])
-        return f"{found}: say the same by --batch and --set, or look at --table {ALL}"
-    there = Counter(each.base or each.row for each in every)
-    found = ", ".join(f"{count} of {name}" for name, count in there.items())
-    return f"{found}: give that as --recipe-base, with the --batch and --set of the sweep, or look at --table {ALL}"
-
-
-def _refuse_epochs(epochs: int | None, records: "Mapping[str, Sequence[Finding]]") -> None:
-    after = sorted({each.recipe.epochs for findings in records.values() for each in findings})
-    if epochs is not None and epochs not in after:
-        raise ValueError(f"--epochs {epochs}: no training had so many; use {', '.join(map(str, after))}")
 
 
 def tables(
@@ -270,29 +213,6 @@ def _markdown(make: "Callable[[], Table]") -> str:
 def _link(document: Path, figure: Path) -> str:
     """A figure, as a document shows it."""
     return f"![{DRAWN[figure.stem].words}]({Path(os.path.relpath(figure, document.parent)).as_posix()})"
-
-
-def _read(records: Sequence[str], data: str) -> "dict[str, list[Finding]]":
-    """Findings by the name of their file; there is at least one."""
-    from fastmoco.names import unknown
-    from fastmoco.trials.findings import read
-
-    paths = [path for each in records or [FINDINGS] for path in _files(place(each))]
-    known: dict[str, list[Finding]] = {}
-    for path in paths:
-        known.setdefault(path.name, []).extend(read([path]))
-    sets = dict.fromkeys(each.data for findings in known.values() for each in findings)
-    if not sets:
-        raise ValueError(f"no findings in {' '.join(records) or FINDINGS}; `fastmoco sweep` makes them")
-    if data and data not in sets:
-        raise ValueError(f"--data: {unknown('set', data, [*sets])}")
-    return {name: [each for each in found if data in ("", each.data)] for name, found in known.items()}
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.exists() and str(path) != FINDINGS:
-        raise ValueError(f"no records {str(path)!r}; give files that `fastmoco sweep` has written, or their folder")
-    return sorted(path.glob("*.jsonl")) if path.is_dir() or not path.exists() else [path]
 
 
 def _print(makers: "Mapping[str, Callable[[], Table]]") -> bool:

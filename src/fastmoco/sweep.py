@@ -263,7 +263,8 @@ def _conclude(recipes: "dict[Entry, Recipe]", ledger: Ledger, outcome: Outcome) 
     print()
     print_table(["row", *(f">{WORDS[name]}" for name in shown), ">seeds"], lines)
     where = f"; the findings are in {ledger.path}" if ledger.path.exists() else ", and no findings yet"
-    print(f"\ntop-1 in percent, mean ± standard deviation{where}", flush=True)
+    said = "top-1 in percent, mean ± standard deviation" if shown else "no training has a score"
+    print(f"\n{said}{where}", flush=True)
     taken = [task for task in outcome.taken if ledger.known(task) is None]  # it may have come to its end since
     if taken:
         print(f"at work in another process: {_list(taken)}", flush=True)

@@ -88,8 +88,11 @@ def _signed(folder: Path) -> dict[str, Any]:
     path = corner(folder) / TRAINED
     if not path.exists():
         raise ValueError(f"{folder} was not trained by a sweep; give another --out")
-    each = [json.loads(line) for line in path.read_text().splitlines()]
-    words = {name: [known[name] for known in each] for name in each[0]}
+    try:
+        each = [json.loads(line) for line in path.read_text().splitlines()]
+        words = {name: [known[name] for known in each] for name in ("jobs", *each[0])}
+    except (ValueError, TypeError, LookupError):
+        raise ValueError(f"{path} does not tell who trained; remove {folder}, and {AGAIN}") from None
     joined = {
         name: values[0] if len(set(values)) == 1 else ", ".join(dict.fromkeys(map(str, values)))
         for name, values in words.items()
@@ -235,8 +238,8 @@ def _earlier(folder: Path, branch: Side, recalibrated: bool, kind: Kind, step: i
     except ValueError as error:
         raise ValueError(f"{str(error).partition(';')[0]}; remove it, and {AGAIN}") from None
     for record in reversed(records):
-        same_way = kind == "knn" or ("cached" in record["settings"]) == (kind == "cached")
-        if same_way and all(record[name] == value for name, value in wanted.items()):
+        same_way = kind == "knn" or ("cached" in record.get("settings", "")) == (kind == "cached")
+        if same_way and all(record.get(name) == value for name, value in wanted.items()):
             return cast(dict[str, float], record["results"])
     return None
 
