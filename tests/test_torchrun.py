@@ -3,19 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from itertools import chain
 from pathlib import Path
 
 import pytest
+import warm
 from pictures import TINY, paint, records, trace
 
-import fastmoco
-
-SOURCE = Path(fastmoco.__file__).parents[1]
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+TORCHRUN = ("-m", "torch.distributed.run")
 SECONDS = 300  # for any of these, on a busy machine
 
 # `fastmoco` itself, but each rank writes down which images it took, and something happens to one of them.
@@ -67,20 +63,28 @@ def script(tmp_path_factory):
 def alone(images, script, tmp_path_factory):
     """The same training on one process."""
     folder = tmp_path_factory.mktemp("alone")
-    finish([sys.executable, str(script), *flags(images, folder / "run")], folder)
+    finish([script, *flags(images, folder / "run")], folder)
     assert len(trace(folder / "run")) == 16
     return folder
 
 
-def start(command, folder, **environment):
-    known = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "NOTES": str(folder / "notes")}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**known, **environment})
+def start(words, folder, **environment):
+    """A process that begins warm; the ranks that it starts do not."""
+    return warm.Python(words, NOTES=str(folder / "notes"), **environment)
 
 
-def finish(command, folder, code=0, **environment):
-    process = start(command, folder, **environment)
+def finish(words, folder, code=0, **environment):
+    process = start(words, folder, **environment)
     said = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == code, said
+    return said
+
+
+def finish_together(number, words, folder, code=0):
+    """Ranks that begin warm; what they say, one after another."""
+    group = warm.group(number, words, NOTES=str(folder / "notes"))
+    said = "".join(rank.communicate(timeout=SECONDS)[1] for rank in group)
+    assert [rank.returncode for rank in group] == [code] * number, said
     return said
 
 
@@ -124,13 +128,20 @@ def no_orphans(path):
 
 def test_two_nodes_are_one_process(tmp_path):
     """Two agents with one rendezvous on loopback, a rank each, on the drawn set."""
+    code = """
+import runpy
+from fastmoco import shapes
+shapes.COUNTS["train"] = 1000
+runpy.run_module("fastmoco", run_name="__main__")
+"""
+    (tmp_path / "fewer.py").write_text(code)
     heads = ("projector.widths=(32, 32)", "predictor.widths=(16, 32)")
     settings = ("views.*.size=16", *heads, "schedule.warmup=0", "optim.lr=0.001")  # a higher one magnifies rounding
     command = [
-        *("-m", "fastmoco", "pretrain", "shapes", "--epochs", "1", "--batch", "500", "--log-every", "1"),
+        *(str(tmp_path / "fewer.py"), "pretrain", "shapes", "--epochs", "1", "--batch", "100", "--log-every", "1"),
         *("--device", "cpu", "--set", *settings),
     ]
-    finish([sys.executable, *command, "--out", str(tmp_path / "one")], tmp_path)
+    finish([*command, "--out", str(tmp_path / "one")], tmp_path)
     meet = ("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=two", "--local-addr=127.0.0.1")
     port = free_port()
     nodes = [
@@ -172,8 +183,7 @@ def test_a_rank_that_is_killed_leaves_no_trace(images, script, alone, tmp_path):
 @pytest.mark.slow
 def test_devices_start_again_after_a_kill(images, alone, tmp_path):
     words = flags(images, tmp_path / "run", "--devices", "2", "--workers", "0")
-    command = [sys.executable, "-m", "fastmoco", *words]
-    process = start(command, tmp_path)
+    process = start(["-m", "fastmoco", *words], tmp_path)
     wait_for(lambda: len(trace(tmp_path / "run")) > 4 if (tmp_path / "run" / "metrics.jsonl").exists() else False)
     os.kill(children(process.pid)[-1], signal.SIGKILL)
     said = process.communicate(timeout=SECONDS)[1]
@@ -187,9 +197,9 @@ def test_devices_start_again_after_a_kill(images, alone, tmp_path):
 
 def test_without_their_launcher_they_stop(images, tmp_path):
     words = flags(images, tmp_path / "run", "--devices", "2", "--epochs", "1000")
-    process = start([sys.executable, "-m", "fastmoco", *words], tmp_path)
+    process = start(["-m", "fastmoco", *words], tmp_path)
     wait_for(lambda: len(trace(tmp_path / "run")) > 1 if (tmp_path / "run" / "metrics.jsonl").exists() else False)
-    process.kill()
+    os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=SECONDS)
     no_orphans(tmp_path)
     assert "stopped by SIGTERM at step" in (tmp_path / "run" / "train.log").read_text()
@@ -220,8 +230,8 @@ def test_any_number_of_ranks_goes_on_where_another_stopped(images, script, alone
     arguments = [str(script), *flags(images, tmp_path / "run")]
     said = finish([*ranks(2), *arguments], tmp_path, code=1, STOP="5")
     assert said.count("stopped by SIGTERM at step 5; the same command goes on") == 1, said
-    finish([sys.executable, *arguments], tmp_path, code=143, STOP="9")
-    finish([*ranks(number), *arguments], tmp_path)
+    finish(arguments, tmp_path, code=143, STOP="9")
+    finish_together(number, arguments, tmp_path)
     assert taken(tmp_path) == taken(alone)
     unreadable = [(folder / "run" / "bad_images.txt").read_text() for folder in (tmp_path, alone)]
     assert unreadable[0] == unreadable[1]
@@ -232,11 +242,11 @@ def test_any_number_of_ranks_goes_on_where_another_stopped(images, script, alone
 
 def test_a_mistake_is_one_line(images, tmp_path):
     """Of all ranks, and of one that cannot see what the others see; and --devices does not try it again."""
-    words = [sys.executable, "-m", "fastmoco", *flags(tmp_path / "nothing", tmp_path / "run"), "--devices", "2"]
+    words = ["-m", "fastmoco", *flags(tmp_path / "nothing", tmp_path / "run"), "--devices", "2"]
     said = finish(words, tmp_path, code=2)
     assert said.startswith(f"fastmoco: no such folder, list or set '{tmp_path / 'nothing'}'")
     assert said.count("\n") == 1
-    said = finish([*ranks(2), "-m", "fastmoco", *flags(images, tmp_path / "run"), "--batch", "7"], tmp_path, code=1)
+    said = finish_together(2, ["-m", "fastmoco", *flags(images, tmp_path / "run"), "--batch", "7"], tmp_path, code=2)
     told = [line for line in said.splitlines() if line.startswith("fastmoco:")]
     assert told == ["fastmoco: batch 7 does not divide among 2 processes; use --batch 6 or --batch 8"]
     code = (
@@ -245,7 +255,7 @@ def test_a_mistake_is_one_line(images, tmp_path):
         "runpy.run_module('fastmoco', run_name='__main__')"
     )
     (tmp_path / "blind.py").write_text(code)
-    said = finish([*ranks(2), str(tmp_path / "blind.py"), *flags(images, tmp_path / "run")], tmp_path, code=1)
+    said = finish_together(2, [tmp_path / "blind.py", *flags(images, tmp_path / "run")], tmp_path, code=2)
     told = [line for line in said.splitlines() if line.startswith("fastmoco:")]
     assert len(told) == 1
     assert told[0].startswith("fastmoco: rank 1: ")

@@ -8,6 +8,8 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import runpy
+import shutil
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -33,11 +35,10 @@ def ready():
 
 
 class Python:
-    """As much of subprocess.Popen as tests need, with what the process says on stderr."""
+    """As much of subprocess.Popen as tests need; what it says is kept in files until it has ended."""
 
     def __init__(self, words, **environment):
-        said, self._said = tempfile.mkstemp()
-        os.close(said)
+        self._said = Path(tempfile.mkdtemp())
         places = {"PYTHONPATH": str(PLACES[0]), "OMP_NUM_THREADS": "1"}
         known = {**os.environ, **places, **environment}
         self._process = ready().Process(target=_begin, args=([*map(str, words)], known, os.getcwd(), self._said))
@@ -52,18 +53,29 @@ class Python:
         return self._process.exitcode
 
     def communicate(self, timeout):
-        """Nothing of stdout, and all of stderr, when it has ended."""
+        """What was said on stdout and on stderr."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, f"not done in {timeout} seconds"
-        said = Path(self._said).read_text()
-        Path(self._said).unlink()
-        return None, said
+        said = [(self._said / name).read_text() for name in ("1", "2")]
+        shutil.rmtree(self._said)
+        return said
+
+
+def group(number, words, **environment):
+    """So many ranks of one group, as a launcher starts them, but without one that ends all when one ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(number)}
+    local = {"LOCAL_WORLD_SIZE": str(number)}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)]
+    return [Python(words, **meet, **local, **rank, **environment) for rank in ranks]
 
 
 def _begin(words, environment, folder, said):
     os.setsid()
-    for path, stream in ((os.devnull, 1), (said, 2)):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        file = os.open(said / str(stream), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(file, stream)
         os.close(file)
     os.environ.clear()
