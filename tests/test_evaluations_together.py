@@ -1,8 +1,6 @@
 """Evaluations by two processes, as torchrun starts them, against the same by one."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import evaluating
 import numpy as np
 import pytest
 import torch
+import warm
 from evaluating import AFTER, COMMANDS, STOPPED
 from pictures import paint, pretrain_a_little
 
@@ -20,12 +19,12 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SAME = ("knn", "recalibrated", "linear", "cached", "tuned")  # to the last bit
 
 
-def start(*words, store):
-    """Python in a process of its own, from the beginning to the end of which no more than a minute passes."""
-    places = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "FASTMOCO_DATA": str(store)}
-    return subprocess.run(
-        [sys.executable, *map(str, words)], env={**os.environ, **places}, capture_output=True, text=True, timeout=100
-    )
+def finish(*words, store):
+    """Python in a process of its own, whose ranks begin with nothing: what it has said."""
+    process = warm.Python(words, FASTMOCO_DATA=str(store))
+    said, complaint = process.communicate(timeout=100)
+    assert process.returncode == 0, complaint
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +56,8 @@ def one(images, run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def two(images, run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    ended = start(*TORCHRUN, ROOT / "tests" / "evaluating.py", images, run, folder, store=folder / "store")
-    (folder / "said").write_text(ended.stdout)
-    assert ended.returncode == 0, ended.stderr
+    said = finish(*TORCHRUN, ROOT / "tests" / "evaluating.py", images, run, folder, store=folder / "store")
+    (folder / "said").write_text(said)
     return folder
 
 
@@ -161,12 +159,13 @@ def test_a_fit_that_two_have_begun_one_goes_on_with(images, run, one, two, monke
 
 def test_a_mistake_of_all_is_one_line(run, tmp_path):
     words = ("-m", "fastmoco", "evaluate", "knn", run, "absent", "--out", tmp_path / "a.json")
-    ended = start(*TORCHRUN, *words, store=tmp_path)
-    told = [line for line in ended.stderr.splitlines() if line.startswith("fastmoco: ")]
-    assert ended.returncode != 0
+    ranks = warm.group(2, words, FASTMOCO_DATA=str(tmp_path))
+    said, complaints = zip(*(rank.communicate(timeout=100) for rank in ranks), strict=True)
+    told = [line for line in "".join(complaints).splitlines() if line.startswith("fastmoco: ")]
+    assert all(rank.returncode != 0 for rank in ranks)
     assert len(told) == 1
     assert "no such folder, list or set 'absent'" in told[0]
-    assert ended.stdout == ""
+    assert said == ("", "")
     assert not (tmp_path / "a.json").exists()
 
 
@@ -175,9 +174,8 @@ def test_devices_are_processes_that_find_the_same(images, run, one, tmp_path):
         "import sys; from fastmoco.assess import knn; from fastmoco.exam import Terms\n"
         "print(knn(*sys.argv[1:3], out=sys.argv[3], terms=Terms(device='cpu', workers=1, devices=2)))"
     )
-    ended = start("-c", script, run, images, tmp_path / "a.json", store=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    said = finish("-c", script, run, images, tmp_path / "a.json", store=tmp_path)
     (record,) = records(tmp_path, "a.json")
     assert record["processes"] == 2
     assert record["results"] == results(one, "knn")
-    assert ended.stdout.splitlines()[-1] == str(record["results"])
+    assert said.splitlines()[-1] == str(record["results"])
