@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torchvision import models
+from torchvision.models.resnet import BasicBlock
 
 from fastmoco import methods
 from fastmoco.branch import Branch
@@ -37,6 +40,20 @@ def same_learners(rows: Mapping[str, Row]) -> dict[str, list[str]]:
         usual = {field: getattr(methods.mocov3, field) for field in TRAINED}
         found.setdefault(replace(row.recipe, **usual), []).append(name)
     return {names[0]: names for names in found.values()}
+
+
+class Narrow(models.ResNet):
+    """A ResNet of the same stages with a block in each, an eighth as wide: of millions of weights few are left."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__(BasicBlock, [1, 1, 1, 1], **options)
+        self.fc = nn.Linear(self.inplanes, 1)
+
+    def _make_layer(self, block: type[BasicBlock], planes: int, *others: int, **options: int) -> nn.Sequential:
+        return super()._make_layer(block, planes // 8, *others, **options)
+
+
+narrow = patch.object(models, "resnet18", Narrow)  # while it lasts, a ResNet-18 is such a one
 
 
 def _narrow(head: MLP) -> MLP:

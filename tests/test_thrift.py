@@ -8,10 +8,11 @@ from functools import cache
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from small import crops, shrink
+import warm
+from small import crops, narrow, shrink
 from test_distributed import leave_together
 from torch import nn
+from torch.multiprocessing.spawn import start_processes
 
 from fastmoco import distributed, encoder, methods, optim, thrift
 from fastmoco.descent import descend
@@ -52,7 +53,8 @@ def made(name, spared, dropout=0.0):
 
 def train(name, spared, compiled=False, dropout=0.0):
     """All losses, all gradients, and all that is there after each step, by name; on a group, of this rank."""
-    learner = made(name, spared, dropout).double()
+    with narrow:
+        learner = made(name, spared, dropout).double()
     if compiled:
         for branch in filter(None, (learner.online, learner.momentum)):
             branch.encoder.compile(dynamic=False, fullgraph=True, backend=BACKEND)
@@ -234,7 +236,8 @@ def process(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_learn_the_same_and_stay_the_same(tmp_path):
-    mp.spawn(process, args=(str(tmp_path),), nprocs=2)
+    warm.ready()
+    start_processes(process, args=(str(tmp_path),), nprocs=2, start_method="forkserver")
     for name, _ in GROUP:
         ranks = [torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True) for rank in range(2)]
         for theirs, *ours in ranks:
