@@ -5,15 +5,17 @@ import os
 import time
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from small import shrink
+import warm
+from small import narrow, shrink
 from torch import nn
+from torch.multiprocessing.spawn import start_processes
 
 from fastmoco import distributed, methods, optim
 from fastmoco.descent import descend
@@ -23,7 +25,6 @@ from fastmoco.norm import synchronise
 from fastmoco.pairs import meetings
 from fastmoco.recipes import find
 
-WORLDS = (pytest.param(2, marks=pytest.mark.slow), 4)
 IMAGES = 4  # in the joined batch: one for each rank, at most
 STEPS = 10
 
@@ -39,11 +40,21 @@ RECIPES = {
     "timm": replace(methods.fast_moco, encoder="timm/test_efficientnet"),
 }
 
+# More ranks cost more than they tell: four take what moves rows between ranks, and two the others, or both if asked.
+FEW = ("collectives", "fast_moco", "nnclr_patches", "montage")
+OTHERS = tuple(name for name in RECIPES if name not in FEW)
+PARTS = [(4, FEW, ()), (2, OTHERS, ()), (2, FEW, pytest.mark.slow), (4, OTHERS, pytest.mark.slow)]
+
+
+def on_ranks(*names):
+    """The numbers of ranks that a test is for, with each of these names."""
+    cases = [(world, part, name, marks) for world, part, marks in PARTS for name in part if name in names]
+    given = [pytest.param((world, part), name, id=f"{world}-{name}", marks=marks) for world, part, name, marks in cases]
+    return pytest.mark.parametrize(("found", "name"), given, indirect=["found"])
+
 
 def small(name):
     recipe = shrink(RECIPES[name])
-    if name != "montage":  # which stops the encoder at its last map
-        recipe = replace(recipe, encoder=recipe.encoder if name == "timm" else "timm/test_resnet")
     # The set is smaller than what three steps bring, so the oldest are replaced, too.
     return replace(recipe, support=20 if recipe.support else 0)
 
@@ -58,7 +69,8 @@ def train(name):
     """Losses, the gradients of the first step, and all that is there after ten, of this rank."""
     recipe, images = small(name), IMAGES // distributed.world()
     torch.manual_seed(0)
-    learner = Learner(recipe).double()
+    with narrow:
+        learner = Learner(recipe).double()
     synchronise(learner, torch.device("cpu"))
     forward = distributed.parallel(learner)
     optimizer = optim.build(recipe.optim, learner.online)
@@ -75,13 +87,13 @@ def train(name):
     return {"losses": torch.stack(losses), "gradients": first, "state": learner.state_dict(), "health": health}
 
 
-def process(rank, world, folder):
+def process(rank, world, names, folder):
     torch.set_num_threads(1)
     limit = timedelta(seconds=120)  # for any of them to wait
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world, timeout=limit)
-    for name in RECIPES:
-        torch.save(train(name), f"{folder}/{name}-{rank}.pt")
-    torch.save(collectives(rank, world), f"{folder}/collectives-{rank}.pt")
+    for name in names:
+        result = collectives(rank, world) if name == "collectives" else train(name)
+        torch.save(result, f"{folder}/{name}-{rank}.pt")
     leave_together(rank, world, folder)
 
 
@@ -93,16 +105,26 @@ def leave_together(rank, world, folder):
     os._exit(0)
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def found(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Where so many ranks leave what they find; they are started once for all tests."""
+
+    @cache
+    def start(world, names):
+        folder = tmp_path_factory.mktemp("world")
+        warm.ready()
+        start_processes(process, args=(world, names, str(folder)), nprocs=world, start_method="forkserver")
+        return folder
+
+    return start
+
+
+@pytest.fixture
+def found(request, folders):
     """What each rank has found, by name."""
-    world, folder = request.param, tmp_path_factory.mktemp("world")
-    mp.spawn(process, args=(world, str(folder)), nprocs=world)
-
-    def read(name):
-        return [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(world)]
-
-    return read
+    world, names = request.param
+    folder = folders(world, names)
+    return lambda name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(world)]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +139,7 @@ def close(ours, theirs, tolerance=1e-9):
         )
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@on_ranks(*RECIPES)
 def test_loss_and_every_gradient_are_those_of_the_joined_batch(name, found, alone):
     for ours in found(name):
         torch.testing.assert_close(ours["losses"][0], alone[name]["losses"][0], rtol=1e-12, atol=1e-12)
@@ -125,7 +147,7 @@ def test_loss_and_every_gradient_are_those_of_the_joined_batch(name, found, alon
         close(ours["gradients"], alone[name]["gradients"])
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@on_ranks(*RECIPES)
 def test_ten_steps_are_those_of_one_process(name, found, alone):
     for ours in found(name):
         # Rounding grows from step to step, by far the most where a batch of four is normalised.
@@ -135,7 +157,7 @@ def test_ten_steps_are_those_of_one_process(name, found, alone):
         close(ours["health"], alone[name]["health"], 1e-4)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@on_ranks(*RECIPES)
 def test_ranks_stay_the_same_to_the_last_bit(name, found):
     first, *others = found(name)
     for other in others:
@@ -205,8 +227,9 @@ def refused(call):
     raise AssertionError("nothing was refused")
 
 
-def test_batch_norm_is_plain_batch_norm_of_the_joined_batch(found):
-    ranks = found("collectives")
+@on_ranks("collectives")
+def test_batch_norm_is_plain_batch_norm_of_the_joined_batch(name, found):
+    ranks = found(name)
     x = torch.cat([each["x"] for each in ranks]).requires_grad_()
     norm = nn.BatchNorm2d(3).double()
     with torch.no_grad():
@@ -227,8 +250,9 @@ def test_batch_norm_is_plain_batch_norm_of_the_joined_batch(found):
     torch.testing.assert_close(torch.cat([each["eval"] for each in ranks]), norm.eval()(x))
 
 
-def test_rows_are_gathered_in_the_order_of_ranks(found):
-    ranks = found("collectives")
+@on_ranks("collectives")
+def test_rows_are_gathered_in_the_order_of_ranks(name, found):
+    ranks = found(name)
     for each in ranks:
         assert each["gathered"].tolist() == [[float(rank)] * 3 for rank in range(len(ranks)) for _ in range(2)]
         assert not each["gathered"].requires_grad
@@ -236,8 +260,9 @@ def test_rows_are_gathered_in_the_order_of_ranks(found):
         assert each["none"].shape == (0, 2)
 
 
-def test_rows_are_permuted_over_all_ranks_with_their_gradient(found):
-    ranks = found("collectives")
+@on_ranks("collectives")
+def test_rows_are_permuted_over_all_ranks_with_their_gradient(name, found):
+    ranks = found(name)
     places = ranks[0]["places"]
     assert torch.equal(torch.cat([each["permuted"] for each in ranks]), torch.cat([r["rows"] for r in ranks])[places])
     weights = torch.arange(1.0, len(ranks) + 1).repeat_interleave(3)  # by which the taker has multiplied them
@@ -245,8 +270,9 @@ def test_rows_are_permuted_over_all_ranks_with_their_gradient(found):
     assert torch.equal(torch.cat([each["moved"] for each in ranks]), expected[:, None].expand(-1, 2))
 
 
-def test_what_one_rank_knows_all_know(found):
-    for each in (ranks := found("collectives")):
+@on_ranks("collectives")
+def test_what_one_rank_knows_all_know(name, found):
+    for each in (ranks := found(name)):
         assert each["silent"] is None
         assert each["heard"] == [None, "news", *[None] * (len(ranks) - 2)]
         assert each["told"] == "from 0"
@@ -254,8 +280,9 @@ def test_what_one_rank_knows_all_know(found):
         assert each["together"] == f"rank {len(ranks) - 1}: images: No such file or directory"
 
 
-def test_shares_are_whole_blocks_and_all_of_them(found):
-    tens, blocks, one = zip(*(each["share"] for each in found("collectives")), strict=True)
+@on_ranks("collectives")
+def test_shares_are_whole_blocks_and_all_of_them(name, found):
+    tens, blocks, one = zip(*(each["share"] for each in found(name)), strict=True)
     for parts in (tens, blocks):
         assert [*chain(*parts)] == list(range(10))
     assert all(part == [] or part[0] % 4 == 0 for part in blocks)
