@@ -1,12 +1,9 @@
 import json
-import os
-import subprocess
-import sys
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 import fastmoco
 from fastmoco.results import add, read, show
@@ -48,18 +45,9 @@ for number in range(30):
 
 
 def test_evaluations_that_end_at_once_all_have_their_records_and_share_embeddings(tmp_path):
-    places = {"PYTHONPATH": str(Path(fastmoco.__file__).parent.parent), "FASTMOCO_DATA": str(tmp_path / "store")}
     folder = tmp_path / "both"
     folder.mkdir()
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", TOGETHER, me, str(folder)],
-            env={**os.environ, **places, "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for me in ("a", "b")
-    ]
+    both = [warm.Python(["-c", TOGETHER, me, folder], FASTMOCO_DATA=str(tmp_path / "store")) for me in ("a", "b")]
     for process in both:
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import warm
 from pictures import paint, records, trace
 from PIL import Image
 
@@ -731,8 +732,9 @@ for seed in range(int(sys.argv[1]), 60, 3):
     ledger._put(replace(example, seed=seed), Task(replace(job, seed=seed), example.recipe, ""))
 """
     add(Path("example.jsonl"), example(images))
-    three = [subprocess.Popen([sys.executable, "-c", code, first, job(images).spell()]) for first in "012"]
-    assert [each.wait() for each in three] == [0, 0, 0]
+    three = [warm.Python(["-c", code, first, job(images).spell()]) for first in "012"]
+    said = [each.communicate(timeout=120) for each in three]
+    assert [each.returncode for each in three] == [0, 0, 0], said
     assert sorted(each.seed for each in read([Path("all.jsonl")])) == list(range(60))
     assert not [*Path().glob(".*.lock")], "what only processes need is not left among what people keep"
 
@@ -895,21 +897,20 @@ trial.main()
         "crew.PROGRAM = (sys.executable, 'killed.py'); "
         "sys.argv = ['fastmoco', 'sweep', *sys.argv[1:]]; cli.main()"
     )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.run([sys.executable, "-c", start, *words], capture_output=True, text=True, env=environment)
-    assert first.returncode == 2, first.stderr
+    first = warm.Python(["-c", start, *words])
+    out, said = first.communicate(timeout=300)
+    assert first.returncode == 2, said
     assert (
         "rows.py:mocov3, 1 epoch, seed 0 failed: it ended by SIGKILL; its log is runs/sweep-images/rows-py-mocov3-"
-        in first.stdout
+        in out
     )
-    assert first.stderr == "fastmoco: 1 failed: rows.py:mocov3, 1 epoch, seed 0; the same command tries them again\n"
+    assert said == "fastmoco: 1 failed: rows.py:mocov3, 1 epoch, seed 0; the same command tries them again\n"
     (run,) = (path for path in Path("runs/sweep-images").glob("rows-py-mocov3-*") if path.is_dir())
     steps, (made,) = trace(run), found()
-    again = subprocess.run(
-        [sys.executable, "-m", "fastmoco", "sweep", *words], capture_output=True, text=True, env=environment
-    )
-    assert (again.returncode, again.stderr) == (0, "")
-    assert "trainings: 2, with a record: 1\n" in again.stdout
+    again = warm.Python(["-m", "fastmoco", "sweep", *words])
+    out, said = again.communicate(timeout=300)
+    assert (again.returncode, said) == (0, "")
+    assert "trainings: 2, with a record: 1\n" in out
     assert trace(run) == steps
     assert found()[0] == made
     assert {each.row for each in found()} == {"rows.py:fast_moco", "rows.py:mocov3"}
