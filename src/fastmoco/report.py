@@ -80,18 +80,18 @@ def report(
     """
     from fastmoco.run import room
     from fastmoco.trials.evidence import gather
-    from fastmoco.trials.records import others, read, refuse, refuse_epochs, usual
+    from fastmoco.trials.records import other_trainings, read, refuse_other_epochs, refuse_other_settings, usual_base
 
     figures = str(place(figures)) if figures else ""
     known = read(records, str(data))
-    base = recipe_base or usual(known, BASE)
+    base = recipe_base or usual_base(known, BASE)
     find_base(base)  # whose mistakes are the flag's
     setting = compose(base, flat(set), None, batch, "", None)
     if table != (ALL,):  # which is of any setting
         asked = bool(recipe_base or set or batch is not None)  # for one setting, and others will not do
         besides = () if asked else (*SETS.values(), LONG)
-        refuse([gather(known, base, setting), *(gather(known, row) for row in besides)], known)
-    refuse_epochs(epochs, known)
+        refuse_other_settings([gather(known, base, setting), *(gather(known, row) for row in besides)], known)
+    refuse_other_epochs(epochs, known)
     if figures and Path(figures).exists() and not Path(figures).is_dir():
         raise ValueError(f"--figures {figures} is a file; give a folder")
     makers = tables(known, base, epochs, table, setting)
@@ -105,7 +105,7 @@ def report(
     for document, text in texts.items():  # only now, when all could be made
         _write(document, text)
     if not fill and not _print({name: make for name, make in makers.items() if table or name not in UNASKED}):
-        ways = "; name others, or leave out --table" if table else f", but {others(base, known)}"
+        ways = "; name others, or leave out --table" if table else f", but {other_trainings(base, known)}"
         raise ValueError(f"the findings are of none of these tables{ways}")
 
 

@@ -7,6 +7,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastmoco.merge import Beta, Weighted
 from fastmoco.plots import COLOURS, MARKERS, QUIET, quieten, save, ticks
 from fastmoco.recipe import Recipe
 from fastmoco.recipes import find, rows
@@ -185,9 +186,10 @@ def _place(row: str, recipe: Recipe, names: tuple[str, ...]) -> tuple[str, float
         return f"{patches} patches", float(names.index(where))
     path = recipe.views[0].online
     combine = next(step for step in path if isinstance(step, Combine))
-    for value in ("gamma", "alpha"):
-        if value in vars(combine.merge):
-            return "two patches", float(vars(combine.merge)[value])
+    if isinstance(combine.merge, Weighted):
+        return "two patches", combine.merge.gamma
+    if isinstance(combine.merge, Beta):
+        return "two patches", combine.merge.alpha
     m = next(step.m for step in path if isinstance(step, Divide))
     return f"m = {m}", float(combine.n)
 

@@ -34,13 +34,13 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
     title, epochs = f"{name} on {evidence.title}", epochs or evidence.usual(list(recipes.values()))
     found = {row: evidence.of(recipe, epochs) for row, recipe in recipes.items()}
     used = [each for findings in found.values() for each in findings]
-    if not measures(used):
+    shown = measures(used)
+    if not shown:
         return Table(title)
     twins = _twins(recipes)
-    shown = measures(used)
     first: dict[str, Score] = {}
     for row, findings in found.items():
-        if row not in twins and shown and (mean := average(findings, shown[0])):
+        if row not in twins and (mean := average(findings, shown[0])):
             first[row] = mean
     places = _places(known, first)
     columns = _columns(known, shown)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 
+SEEDS = 3  # from which on a spread says how clear a difference is
+
 
 @dataclass(frozen=True)
 class Score:
@@ -38,14 +40,15 @@ def ranks(values: Sequence[float]) -> list[int]:
 class Agreement:
     """Of the pairs of rows that differ in the paper and here: how many there are, and how many stand in its order here.
 
-    A pair is clear if its means are further apart than the larger of its two standard deviations.
+    A pair is clear if its means are further apart than the larger of its two standard deviations. That of two seeds may
+    be next to nothing by chance, so it takes three of each.
     """
 
     pairs: int
     agree: int
     clear: int
     clear_agree: int
-    lone: int  # pairs of which one has no spread, so that nothing can be said about how clear they are
+    unsure: int  # pairs of which one has too few seeds to say how clear they are
 
     def text(self) -> str:
         """In a sentence or two."""
@@ -56,13 +59,13 @@ class Agreement:
                 said += f"; so does the one {apart}" if self.clear_agree else f"; the one {apart} does not"
             else:
                 said += f"; of the {self.clear} {apart}, {self.clear_agree} do{'es' * (self.clear_agree == 1)}"
-        elif self.lone < self.pairs:
+        elif self.unsure < self.pairs:
             said += "; no two means here differ by more than the larger of their standard deviations"
         said += "."
-        lone = "all" if self.lone == self.pairs else str(self.lone)
+        few = "all" if self.unsure == self.pairs else str(self.unsure)
         return (
-            f"{said} Of the pairs, {lone} ha{'s' if lone == '1' else 've'} a row of one seed, and so no spread."
-            if self.lone
+            f"{said} Of the pairs, {few} ha{'s' if few == '1' else 've'} a row of one seed or two, too few to tell."
+            if self.unsure
             else said
         )
 
@@ -79,12 +82,12 @@ def agreement(paper: Sequence[float], here: Sequence[Score]) -> Agreement:
         agree=sum(agree for agree, _ in told),
         clear=sum(clear is True for _, clear in told),
         clear_agree=sum(agree and clear is True for agree, clear in told),
-        lone=sum(clear is None for _, clear in told),
+        unsure=sum(clear is None for _, clear in told),
     )
 
 
 def _clear(one: Score, other: Score) -> bool | None:
-    if one.spread is None or other.spread is None:
+    if one.spread is None or other.spread is None or min(one.count, other.count) < SEEDS:
         return None
     return abs(one.mean - other.mean) > max(one.spread, other.spread)
 

@@ -73,14 +73,16 @@ def _logged(folder: Path) -> int:
 def _sign(sweep: Sweep, folder: Path) -> None:
     """Leave word of the process that is about to train: another may go on, and yet another evaluate."""
     from fastmoco.bench.record import circumstances
+    from fastmoco.journal import append
     from fastmoco.machine import settle
 
     means = sweep.means
     device, *_ = settle(means.device, means.precision, means.compile, means.workers)
     known = {**circumstances(device, sweep.commit), "command": sweep.command, "jobs": sweep.jobs}
-    begun = (folder / "recipe.py").exists()  # or someone has removed it, and this is another training
-    with (corner(folder) / TRAINED).open("a" if begun else "w") as file:
-        file.write(json.dumps(known) + "\n")
+    path = corner(folder) / TRAINED
+    if not (folder / "recipe.py").exists():  # someone has removed it, and this is another training
+        path.unlink(missing_ok=True)
+    append(path, json.dumps(known))
 
 
 def _signed(folder: Path) -> dict[str, Any]:
@@ -88,11 +90,13 @@ def _signed(folder: Path) -> dict[str, Any]:
     path = corner(folder) / TRAINED
     if not path.exists():
         raise ValueError(f"{folder} was not trained by a sweep; give another --out")
-    try:
-        each = [json.loads(line) for line in path.read_text().splitlines()]
-        words = {name: [known[name] for known in each] for name in ("jobs", *each[0])}
-    except (ValueError, TypeError, LookupError):
-        raise ValueError(f"{path} does not tell who trained; remove {folder}, and {AGAIN}") from None
+    each = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(ValueError):  # cut off by a full disk; whoever went on has signed again
+            each.append(json.loads(line))
+    if not each:
+        raise ValueError(f"{path} does not tell who trained; remove {folder}, and {AGAIN}")
+    words = {name: [known[name] for known in each] for name in each[0]}
     joined = {
         name: values[0] if len(set(values)) == 1 else ", ".join(dict.fromkeys(map(str, values)))
         for name, values in words.items()
@@ -238,8 +242,8 @@ def _earlier(folder: Path, branch: Side, recalibrated: bool, kind: Kind, step: i
     except ValueError as error:
         raise ValueError(f"{str(error).partition(';')[0]}; remove it, and {AGAIN}") from None
     for record in reversed(records):
-        same_way = kind == "knn" or ("cached" in record.get("settings", "")) == (kind == "cached")
-        if same_way and all(record.get(name) == value for name, value in wanted.items()):
+        same_way = kind == "knn" or ("cached" in record["settings"]) == (kind == "cached")
+        if same_way and all(record[name] == value for name, value in wanted.items()):
             return cast(dict[str, float], record["results"])
     return None
 
