@@ -574,6 +574,12 @@ def test_few_epochs_shorten_the_warm_up_unless_it_is_set():
         warmup(5, "schedule.warmup=7")
 
 
+def test_a_setting_that_is_given_twice_is_refused():
+    with pytest.raises(ValueError, match=r"^--set: optim.lr is given twice; give it once$"):
+        flat((("optim.lr=0.1", "clip=2"), ("optim.lr = 0.2",)))
+    assert flat(("views.*.size=64", "views.0.size=32")) == ["views.*.size=64", "views.0.size=32"]
+
+
 def test_settings_may_be_words_or_values_by_name():
     row = "pocket/imagenette"
     words = ("optim.lr=0.1", "views.*.scale=(0.1, 1.0)", "encoder=resnet34")

@@ -104,4 +104,9 @@ def flat(settings: Sequence[str] | Mapping[str, object] | tuple[tuple[str, ...],
     settings = (settings,) if isinstance(settings, str) else settings
     if () in settings:  # a flag with nothing after it
         raise ValueError("--set: give NAME=VALUE after it, such as optim.lr=0.15")
-    return [each for group in settings for each in ([group] if isinstance(group, str) else group)]
+    each = [each for group in settings for each in ([group] if isinstance(group, str) else group)]
+    names = [name.strip() for name, *_ in (one.split("=", 1) for one in each)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"--set: {twice} is given twice; give it once")
+    return each
