@@ -639,6 +639,10 @@ def test_what_is_damaged_in_a_run_folder_of_a_sweep_is_to_be_removed_and_made_ag
         signed.write_text(damaged)
         words = f"{signed} does not tell who trained; remove run, and the same command makes it again"
         assert refused() == f"fastmoco: {words}"
+    signed.write_text('{"jobs": 1}')
+    Path("run/metrics.jsonl").write_text("")
+    words = "run/metrics.jsonl has lost its beginning; remove run, and the same command makes it again"
+    assert refused() == f"fastmoco: {words}"
     Path("run/checkpoints/last.pt").write_bytes(b"")
     words = "can be read; remove run, and the same command makes it again"
     assert refused() == f"fastmoco: no checkpoint in run/checkpoints {words}"

@@ -134,6 +134,8 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
     state = checkpoint.load(folder / "checkpoints" / "last.pt")
     about = json.loads((folder / "run.json").read_text())
     lines = kept(folder / "metrics.jsonl")
+    if not any("perf/first_step" in line for line in lines):
+        raise ValueError(f"{folder / 'metrics.jsonl'} has lost its beginning; remove {folder}, and {AGAIN}")
     per_epoch, trained = state["step"] / recipe.epochs, _signed(folder)
     results: dict[str, dict[str, float]] = {PLAIN: {}}
     probes = [line["val/linear_top1"] for line in lines if "val/linear_top1" in line]
@@ -169,7 +171,7 @@ def _find(job: Job, recipe: "Recipe", folder: Path) -> "Finding":
 
 
 def _times(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of a training that ended: its log has one line or more."""
+    """Of a training that ended, whose log has its first line."""
     logged = [line for line in lines if "perf/seconds" in line]
     compiled = [line for line in logged if "perf/first_step" not in line] or logged  # since the lines before
     return {
