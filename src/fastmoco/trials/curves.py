@@ -202,7 +202,8 @@ def draw_ablations(panels: Sequence[Study], where: str) -> "Figure":
     columns = min(COLUMNS, len(panels))
     down = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.1 * columns, 0.5 + 3.5 * down), layout="constrained")
-    figure.suptitle(f"Ablations on {where}: top-1 (%)", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    gap = "\n" if columns == 1 else " "  # a panel alone is narrower than the title
+    figure.suptitle(f"Ablations on {where}:{gap}top-1 (%)", x=0.01, ha="left", fontsize=13, fontweight="bold")
     # One scale for all, so that a point of top-1 is as high in every panel.
     grid = figure.subplots(down, columns, squeeze=False, sharey=True).flatten()
     for panel, study in zip(grid, panels, strict=False):
