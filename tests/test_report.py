@@ -81,6 +81,11 @@ def test_orders_and_pairs_are_of_the_rows_that_were_run():
     )
 
 
+def test_a_row_that_is_judged_by_another_task_is_not_told_by_this_one():
+    for name in ("table2", "table3"):  # whose rows are Fast-MoCo, as those of other tables are
+        assert not paper_table(evidence(*FOUND), name).rows
+
+
 def test_findings_of_another_base_and_of_no_row_are_ignored():
     other = seeds("table4a/encode_only", 1.0, 2.0, base="pocket/cifar10")
     changed = finding("table4a/encode_only", seed=7, top1=3.0, results={"online": {"knn20/top1": 3.0}})
@@ -649,14 +654,16 @@ def test_documents_are_filled_and_filled_again_alike(here, capsys):
     write(here / "runs/findings/imagenette.jsonl", *FOUND)
     (here / "docs").mkdir()
     page = here / "docs" / "page.md"
-    page.write_text("<!-- table4a --><!-- /table4a -->\n<!-- table7 -->x<!-- /table7 -->\n<!-- speed --> stays\n")
+    marks = "<!-- table4a -->x<!-- /table4a -->\n<!-- table7 --><!-- /table7 -->\n<!-- long -->kept<!-- /long -->\n"
+    page.write_text(marks + "<!-- speed --> stays\n")
     report(fill=("docs/page.md",))
     first = page.read_text()
     assert "| fast_moco | 12 | 73.5 | 75.0 | 70.0 | 1 | 1 | 1 |" in first
-    assert "<!-- table7 -->\n\nNo records yet.\n\n<!-- /table7 -->\n<!-- speed --> stays\n" in first
+    assert "<!-- table7 -->\n\nNo records yet.\n\n<!-- /table7 -->\n" in first
+    assert first.endswith("<!-- long -->kept<!-- /long -->\n<!-- speed --> stays\n"), "for want of findings"
     report(fill=("docs/page.md",))
     assert page.read_text() == first
-    assert capsys.readouterr().out == "filled: docs/page.md\n" * 2
+    assert capsys.readouterr().out == "filled: docs/page.md\nas it was: docs/page.md\n"
 
 
 def test_a_figure_is_shown_where_there_is_one(here, capsys):
@@ -741,7 +748,9 @@ def test_mistakes_are_one_line(here):
     )
     write(here / "two.jsonl", *FOUND, shapes)
     for flags in ({"batch": 64}, {"set": ("optim.lr=3",)}, {"batch": 64, "table": ("table4b",)}):
-        with pytest.raises(ValueError, match=r"^no findings in that setting of pocket/imagenette, but 9 with the base"):
+        with pytest.raises(
+            ValueError, match=r"^no findings in that setting of pocket/imagenette, but 10 with the base"
+        ):
             report(("two.jsonl",), **flags)
     with pytest.raises(ValueError, match=r"^no findings in the setting of pocket/cifar10, but"):
         report(("two.jsonl",), recipe_base="pocket/cifar10")

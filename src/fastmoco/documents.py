@@ -65,14 +65,19 @@ def places(document: str, names: Sequence[str], where: str) -> list[str]:
 
 
 def fill(document: str, makers: Mapping[str, Callable[[], str]], where: str) -> str:
-    """A document with what is made in each place that it has, with the ends that most lines have; all else stays."""
+    """A document with what is made in each place that it has, with the ends that most lines have; all else stays.
+
+    So does what a place holds that there are no records for.
+    """
     ends = "\r\n" if 2 * document.count("\r\n") > document.count("\n") else "\n"
     for name in places(document, list(makers), where):
-        before, after = _span(name).split(document, maxsplit=1)
-        made = f"<!-- {name} -->\n\n{makers[name]()}\n\n<!-- /{name} -->".replace("\n", ends)
-        document = f"{before}{made}{after}"
+        made = makers[name]()
+        before, held, after = _span(name).split(document, maxsplit=1)
+        if made != NOTHING or not held.strip():
+            put = f"<!-- {name} -->\n\n{made}\n\n<!-- /{name} -->".replace("\n", ends)
+            document = f"{before}{put}{after}"
     return document
 
 
 def _span(name: str) -> re.Pattern[str]:
-    return re.compile(rf"<!-- {re.escape(name)} -->.*?<!-- /{re.escape(name)} -->", re.DOTALL)
+    return re.compile(rf"<!-- {re.escape(name)} -->(.*?)<!-- /{re.escape(name)} -->", re.DOTALL)

@@ -74,7 +74,8 @@ def report(
         table: only these tables, such as table4a, figure3b, headline, epochs, encoders, long, or your own file.py;
             all is every training, also of rows without a base.
         epochs: the length of the trainings that are compared; by default what most rows of a table have.
-        fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table.
+        fill: documents, whose places between <!-- table4a --> and <!-- /table4a --> get their table, if there are
+            findings for it.
         figures: a folder for figures, such as docs/results, of all tables or of those that are asked for; by default
             none are drawn.
     """
@@ -124,7 +125,11 @@ def _refuse_places(documents: Iterable[Path]) -> None:
 def _write(document: Path, text: str) -> None:
     """A document, whole or as it was."""
     from fastmoco.checkpoint import write
+    from fastmoco.documents import read
 
+    if text == read(document):
+        print(f"as it was: {document}")
+        return
     write(document, lambda file: file.write(text.encode()))
     print(f"filled: {document}")
 

@@ -59,12 +59,17 @@ def paper_table(evidence: Evidence, name: str, epochs: int | None = None) -> Tab
 
 
 def carried(known: Mapping[str, Row], base: Recipe) -> tuple[dict[str, Recipe], list[str]]:
-    """The recipes of rows in a setting, and the rows that cannot be in it."""
+    """The recipes of rows in a setting, and the rows that cannot be in it, or are judged by another task."""
     recipes, others = {}, []
     for name, row in known.items():
         try:
-            recipes[name] = carry(row.recipe, base)
+            recipe = carry(row.recipe, base)
         except ValueError:
+            others.append(name)
+            continue
+        if type(row.recipe.evaluation) is type(base.evaluation):
+            recipes[name] = recipe
+        else:
             others.append(name)
     return recipes, others
 
